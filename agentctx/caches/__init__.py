@@ -1,0 +1,1 @@
+"""Cache models: what a given server would reuse."""

@@ -1,0 +1,1 @@
+"""Policies: a History in, the Request of this turn out."""

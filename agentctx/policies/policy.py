@@ -1,0 +1,51 @@
+"""Policy: what turns a History into the Request of this turn."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from agentctx.messages import Request
+
+if TYPE_CHECKING:
+    from agentctx.history import History
+
+CountTokens = Callable[[str], int]
+
+
+@dataclass(frozen=True, slots=True)
+class Dropped:
+    """A message that the request leaves out or replaces. ``index`` is its place in the whole log; ``tokens`` what it held."""
+
+    index: int
+    tokens: int
+    how: str  # "removed", "cleared", "summarized", "offloaded"
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """A policy's answer for one turn.
+
+    ``dropped``: everything of the log that is not in the request as it was appended.
+    ``rewrites_at``: index of the first message of the previous request that this one changes or moves, or
+    ``None`` when the request extends the previous one.
+    ``compacted``: this turn opened a new epoch. ``stand_in``: a summary's text is a deterministic stand-in.
+    """
+
+    request: Request
+    dropped: tuple[Dropped, ...] = ()
+    rewrites_at: int | None = None
+    compacted: bool = False
+    stand_in: bool = False
+
+
+class Policy(Protocol):
+    """Decides what of the history the model reads this turn. One instance serves one conversation."""
+
+    @property
+    def name(self) -> str: ...
+
+    def turn(self, history: History, count: CountTokens) -> Turn:
+        """The request for the next model call. ``count`` gives the tokens of a text."""
+        ...

@@ -1,0 +1,1 @@
+"""Rendering: a Request in, the exact Prompt out."""

@@ -1,0 +1,1 @@
+"""Traces: recorded conversations in, one format of ours out."""

@@ -1,0 +1,1 @@
+"""The bundled paged engine: token ids in, token ids out."""

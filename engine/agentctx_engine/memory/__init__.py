@@ -1,0 +1,1 @@
+"""Memory manager: which block holds what, and what may be reused. No torch."""
