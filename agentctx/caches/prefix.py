@@ -1,0 +1,47 @@
+"""Cache models over the engine's own memory manager: paged blocks, a radix tree, one slot."""
+
+from __future__ import annotations
+
+from agentctx.caches.model import Prediction
+from agentctx.rendering.prompt import TokenIds
+from agentctx_engine.memory.prefix_cache import CacheStats, Match, PrefixCache
+
+
+def _prediction(match: Match) -> Prediction:
+    return Prediction(match.hit_tokens, tuple((reason.value, tokens) for reason, tokens in match.lost))
+
+
+class PrefixCacheModel:
+    """A CacheModel that runs a :class:`PrefixCache`: the code that predicts is the code that the engine runs.
+
+    ``rounded`` answers what the same cache would give without limits of memory: the difference to the
+    prediction is what the server lost.
+    """
+
+    def __init__(self, name: str, cache: PrefixCache, *, unlimited: PrefixCache | None = None) -> None:
+        self._name = name
+        self._cache = cache
+        # A second cache of the same rules with no capacity limit tells eviction from rounding.
+        self._unlimited = unlimited
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    def predict(self, token_ids: TokenIds) -> Prediction:
+        return _prediction(self._cache.match(token_ids))
+
+    def without_limits(self, token_ids: TokenIds) -> int:
+        """Tokens that the same rules would reuse if nothing had ever been evicted."""
+        return (self._unlimited or self._cache).match(token_ids).hit_tokens
+
+    def commit(self, token_ids: TokenIds, reply_ids: TokenIds) -> Prediction:
+        if self._unlimited is not None:
+            self._unlimited.release(self._unlimited.commit(token_ids), reply_ids)
+        lease = self._cache.commit(token_ids)
+        self._cache.release(lease, reply_ids)
+        return _prediction(lease.match)
+
+    def stats(self) -> CacheStats:
+        """Counters of the cache since it was made."""
+        return self._cache.stats()

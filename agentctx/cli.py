@@ -1,0 +1,240 @@
+"""The ``agentctx`` command: options in, library calls, exit codes out. No logic of its own.
+
+Exit codes: 0 clean, 1 findings, 2 usage, 3 could not evaluate.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from agentctx import __version__
+from agentctx.errors import AgentctxError, InputError, UsageError
+
+if TYPE_CHECKING:
+    from agentctx.reports.turn import SessionReport
+    from agentctx.traces import Session
+
+app = typer.Typer(
+    name="agentctx",
+    help="Keep an LLM agent's prompts cache-friendly, and prove it.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+_out = Console(soft_wrap=True)
+_err = Console(stderr=True, soft_wrap=True)
+
+
+class Format(str, Enum):
+    """How a comparison is written."""
+
+    table = "table"
+    json = "json"
+    markdown = "markdown"
+    html = "html"
+
+
+_SUFFIX = {".json": Format.json, ".md": Format.markdown, ".html": Format.html, ".htm": Format.html}
+
+
+def _version(value: bool) -> None:
+    if value:
+        print(f"agentctx {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _main(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version and exit.", callback=_version, is_eager=True)
+    ] = False,
+) -> None:
+    """Keep an LLM agent's prompts cache-friendly, and prove it."""
+
+
+def _complain(error: Exception) -> None:
+    _err.print(f"error: {error}", style="bold red", markup=False, highlight=False)
+
+
+def _write(path: Path, text: str) -> None:
+    """Write a result whole or not at all: to a temporary file beside it, then rename."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as stream:
+            stream.write(text)
+        os.chmod(name, 0o644)
+        os.replace(name, path)
+    except BaseException:
+        os.unlink(name)
+        raise
+
+
+_POLICY_HELP = (
+    "Policy to compare; give it several times. Default: five that agents use. `--list` describes all."
+)
+
+
+@app.command()
+def compare(
+    files: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="FILE...", help="Recorded sessions, any known format; folders are walked."),
+    ] = None,
+    policy: Annotated[
+        list[str] | None, typer.Option("--policy", "-p", metavar="SPEC", help=_POLICY_HELP)
+    ] = None,
+    cache: Annotated[
+        str, typer.Option(metavar="SPEC", help="Cache model, such as paged:16, radix:page=1, slot.")
+    ] = "paged:16",
+    layout: Annotated[str, typer.Option(metavar="NAME", help="Prompt layout and tokenizer.")] = "chatml",
+    format: Annotated[
+        Format | None, typer.Option(help="Output format. Default: by the suffix of -o, else table.")
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="Write the result here; the table is printed all the same."),
+    ] = None,
+    turns: Annotated[
+        bool, typer.Option("--turns", help="Print every turn of every session and policy.")
+    ] = False,
+    jobs: Annotated[
+        int | None,
+        typer.Option(
+            "--jobs", "-j", min=1, help="Processes. Default: one per core when there is much to do."
+        ),
+    ] = None,
+    list_specs: Annotated[
+        bool, typer.Option("--list", help="Describe policies and caches, and exit.")
+    ] = False,
+) -> None:
+    """Replay recorded sessions under several history policies and compare what a cache reuses.
+
+    Exit code 0 when every file was compared, 3 when some could not be read (the others are still compared).
+    """
+    from agentctx.compare import DEFAULT_POLICIES, Setting, compare as run
+    from agentctx.reports.html import comparison_html
+    from agentctx.reports.tables import (
+        comparison_json,
+        comparison_markdown,
+        comparison_table,
+        session_line,
+        turn_line,
+    )
+
+    if list_specs:
+        _list_specs()
+        return
+    if not files:
+        raise UsageError("no session files given; name files or folders, for example examples/sessions")
+    sessions, failed = _read_sessions(files)
+    specs = tuple(policy or DEFAULT_POLICIES)
+    reports = []
+    if sessions:
+        with Progress(
+            TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(),
+            console=_err, transient=True,
+        ) as progress:  # fmt: skip
+            task = progress.add_task("replaying", total=len(sessions) * len(specs))
+            reports = run(
+                sessions, specs, Setting(cache, layout), jobs=jobs, on_done=lambda _: progress.advance(task)
+            )
+    notes = _notes(reports)
+    title = f"{len(sessions)} session{'s' if len(sessions) != 1 else ''}, cache {cache}, layout {layout}"
+    chosen = format or (_SUFFIX.get(output.suffix.lower(), Format.table) if output else Format.table)
+    if chosen is Format.table:
+        text = None
+    elif chosen is Format.json:
+        text = comparison_json(reports, notes=notes)
+    elif chosen is Format.markdown:
+        text = comparison_markdown(reports, notes=notes)
+    else:
+        text = comparison_html(reports, title=title, notes=notes)
+    if text is not None and output is None:
+        print(text, end="")
+    else:
+        if turns:
+            for report in reports:
+                for line in map(turn_line, report.turns):
+                    _out.print(line)
+                _out.print(session_line(report), markup=False, highlight=False)
+                _out.print()
+        _out.print(comparison_table(reports, title=title))
+        for note in notes:
+            _out.print(note, markup=False, highlight=False)
+        if output is not None:
+            if text is None:
+                with open(os.devnull, "w", encoding="utf-8") as sink:
+                    recorder = Console(file=sink, width=160, record=True)
+                    recorder.print(comparison_table(reports, title=title))
+                text = recorder.export_text()
+            _write(output, text)
+            _out.print(f"wrote {output}", markup=False, highlight=False)
+    if failed:
+        _complain(UsageError(f"{failed} of the inputs could not be read; see above"))
+        raise typer.Exit(3)
+
+
+def _read_sessions(files: list[str]) -> tuple[list["Session"], int]:
+    from agentctx.traces import expand, read_sessions
+
+    sessions: list[Session] = []
+    failed = 0
+    for path in expand(files):
+        try:
+            sessions.extend(read_sessions(path))
+        except InputError as error:
+            _complain(error)
+            failed += 1
+    return sessions, failed
+
+
+def _notes(reports: list["SessionReport"]) -> list[str]:
+    notes = []
+    if any(report.stand_in for report in reports):
+        notes.append(
+            "* summaries are a deterministic extractive stand-in of the length given, not a model's text"
+        )
+    if any(not turn.exact for report in reports for turn in report.turns):
+        notes.append(
+            "counts are estimated: the layout stands in for a template or tokenizer that is not known"
+        )
+    return notes
+
+
+def _list_specs() -> None:
+    from agentctx.caches.registry import KINDS
+    from agentctx.policies import describe_policies
+
+    _out.print("policies", style="bold")
+    for spec, about in describe_policies():
+        _out.print(f"  {spec:<34} {about}", markup=False, highlight=False)
+    _out.print("caches", style="bold")
+    for kind in KINDS:
+        options = ",".join(
+            f"{key}={value if value is not None else 'N'}" for key, value in kind.options.items()
+        )
+        _out.print(
+            f"  {kind.name + (':' + options if options else ''):<34} {kind.about}",
+            markup=False,
+            highlight=False,
+        )
+
+
+def main() -> None:
+    """Entry point: turns agentctx errors into a message and an exit code."""
+    try:
+        app()
+    except AgentctxError as error:
+        _complain(error)
+        sys.exit(error.exit_code)

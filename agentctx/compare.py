@@ -1,0 +1,122 @@
+"""Compare history policies: recorded sessions × policies on one cache, turn by turn.
+
+A recorded session is replayed: at every model call the policy decides what of the history the model reads, the
+renderer makes the prompt, the cache model says what a server would reuse, and the recorded reply is appended.
+Recorded replies stand for what the model would have said under each policy; a policy that hides something from a
+real model may change its answer, which a replay can't show.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass
+
+from agentctx.caches.registry import parse_cache
+from agentctx.history import History
+from agentctx.policies import parse_policy
+from agentctx.rendering import load_renderer
+from agentctx.reports.ledger import Ledger
+from agentctx.reports.turn import SessionReport, TurnReport
+from agentctx.traces import Session
+
+DEFAULT_POLICIES = ("append-only", "keep-last:5", "clear-results:5", "window:10", "summarize-budget:8000")
+
+# Replaying needs about a microsecond a message-token; below this, starting processes costs more than it saves.
+_PARALLEL_FROM_CHARS = 400_000
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What a comparison runs under: specs, so that worker processes can build their own."""
+
+    cache: str = "paged:16"
+    layout: str = "chatml"
+
+
+def replay(session: Session, policy_spec: str, setting: Setting) -> SessionReport:
+    """Run one session under one policy on a fresh cache and account for every turn.
+
+    Raises the errors of policies and rendering; a session that breaks the chat protocol was refused when it was read.
+    """
+    policy = parse_policy(policy_spec)
+    cache = parse_cache(setting.cache)
+    renderer = load_renderer(setting.layout)
+    ledger = Ledger()
+    history = History(system=session.system, tools=session.tools)
+    turns: list[TurnReport] = []
+    stand_in = False
+    prompt = None
+    for message in session.messages:
+        if message.role == "assistant":
+            turn = policy.turn(history, renderer.count)
+            stand_in = stand_in or turn.stand_in
+            prompt = renderer.render(turn.request, prompt)
+            reply_ids = renderer.reply_ids(prompt, message)
+            account = ledger.account(prompt)
+            rounded = cache.without_limits(prompt.token_ids)
+            prediction = cache.commit(prompt.token_ids, reply_ids)
+            ledger.commit(prompt, reply_ids, message)
+            turns.append(
+                TurnReport(
+                    turn=len(turns) + 1,
+                    prompt=len(prompt),
+                    predicted=prediction.cached,
+                    cached=None,
+                    new=account.new,
+                    rounding=max(0, account.ideal - rounded),
+                    broken=account.broken,
+                    server=max(0, rounded - prediction.cached),
+                    reply=len(reply_ids),
+                    dropped=sum(item.tokens for item in turn.dropped),
+                    compacted=turn.compacted,
+                    exact=prompt.exact,
+                    divergence=account.divergence,
+                )
+            )
+        history.append(message)
+    return SessionReport(session.id, policy.name, cache.name, renderer.name, tuple(turns), stand_in)
+
+
+def compare(
+    sessions: Sequence[Session],
+    policies: Sequence[str] = DEFAULT_POLICIES,
+    setting: Setting | None = None,
+    *,
+    jobs: int | None = None,
+    on_done: Callable[[SessionReport], None] | None = None,
+) -> list[SessionReport]:
+    """Replay every session under every policy; results in the order sessions × policies.
+
+    ``jobs``: processes (default: one per core when there is much to do). ``on_done`` is called after each replay.
+    """
+    setting = setting or Setting()
+    for spec in policies:
+        parse_policy(spec)  # a wrong spec is a usage error before any work starts
+    parse_cache(setting.cache)
+    pairs = [(session, spec) for session in sessions for spec in policies]
+    if jobs is None:
+        size = sum(session.size for session in sessions) * len(policies)
+        jobs = min(len(pairs), os.cpu_count() or 1) if size > _PARALLEL_FROM_CHARS else 1
+    results: dict[int, SessionReport] = {}
+    for index, report in _run(pairs, setting, jobs):
+        results[index] = report
+        if on_done is not None:
+            on_done(report)
+    return [results[index] for index in range(len(pairs))]
+
+
+def _run(
+    pairs: Sequence[tuple[Session, str]], setting: Setting, jobs: int
+) -> Iterator[tuple[int, SessionReport]]:
+    if jobs <= 1:
+        for index, (session, spec) in enumerate(pairs):
+            yield index, replay(session, spec, setting)
+        return
+    # The longest first, so that no process is left alone with a long one at the end.
+    order = sorted(range(len(pairs)), key=lambda index: -pairs[index][0].size)
+    with ProcessPoolExecutor(max_workers=jobs) as pool:
+        futures = {pool.submit(replay, *pairs[index], setting): index for index in order}
+        for future in as_completed(futures):
+            yield futures[future], future.result()

@@ -1,0 +1,120 @@
+"""Ledger: which tokens of each prompt are new, which are paid again, and for what reason.
+
+The ledger remembers everything that the conversation has put in front of the model. With
+``ideal`` = the longest prefix that this prompt shares with any earlier prompt and its reply,
+``rounded`` = what a cache of the given rules would reuse if it never lost anything,
+and ``reused`` = what was reused, a turn's tokens fall apart without remainder::
+
+    0 ........ reused ........ rounded ........ ideal ........................ prompt
+      reused    |   server      |   rounding     |  broken (old) and new items  |
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from agentctx.caches.seen import SeenPrefixes
+from agentctx.messages import Message, Request
+from agentctx.rendering.prompt import Prompt, Span, TokenIds
+from agentctx.reports.turn import Divergence
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """Where the tokens of one prompt belong; ``new + broken + ideal = prompt``."""
+
+    new: int
+    broken: int
+    ideal: int
+    divergence: Divergence | None
+
+
+class Ledger:
+    """The tokens of one conversation, turn by turn."""
+
+    def __init__(self) -> None:
+        self._seen = SeenPrefixes()
+        self._items: set[bytes] = set()
+        self._known_tools: tuple[object, ...] = ()
+        self._known_messages: list[Message] = []
+        self._longest = 0  # tokens of the last prompt with its reply
+
+    def account(self, prompt: Prompt) -> Account:
+        """Split a prompt's tokens. Changes nothing; call :meth:`commit` once the turn ran."""
+        total = len(prompt)
+        ideal = self._seen.longest_prefix(prompt.token_ids)
+        if ideal >= self._longest:
+            # Everything that was ever sent last is still there: what follows is new by definition, the
+            # template's closing text of the last reply included.
+            return Account(total - ideal, 0, ideal, None)
+        new = self._new_tokens_after(prompt, ideal)
+        return Account(new, total - ideal - new, ideal, _divergence(prompt, ideal))
+
+    def commit(self, prompt: Prompt, reply_ids: TokenIds, reply: Message | None = None) -> None:
+        """Remember a turn: its prompt, and the reply that was generated behind it."""
+        sequence = np.concatenate((prompt.token_ids, reply_ids)) if len(reply_ids) else prompt.token_ids
+        self._seen.add(sequence)
+        self._longest = len(sequence)
+        self._remember_items(prompt.request)
+        if reply is not None:
+            self._items.add(reply.digest)
+
+    def _remember_items(self, request: Request) -> None:
+        if request.tools is not self._known_tools:
+            self._items.update(tool.digest for tool in request.tools)
+            self._known_tools = request.tools
+        # An append-only turn shares its messages with the turn before: only the others need a digest.
+        known = self._known_messages
+        start = 0
+        for old, message in zip(known, request.messages, strict=False):
+            if old is not message:
+                break
+            start += 1
+        del known[start:]
+        for message in request.messages[start:]:
+            self._items.add(message.digest)
+            known.append(message)
+
+    def _is_new(self, request: Request, span: Span) -> bool:
+        if span.item is None:
+            return False
+        if span.zone == "tools":
+            return request.tools[span.item].digest not in self._items
+        return request.messages[span.item].digest not in self._items
+
+    def _new_tokens_after(self, prompt: Prompt, ideal: int) -> int:
+        """Tokens at or after ``ideal`` that belong to new items, with the template text before them."""
+        new = 0
+        follows_new = True  # the generation prompt at the end opens an item that no prompt has had
+        newness: dict[tuple[bool, int], bool] = {}
+        for span in reversed(prompt.spans):
+            if span.end <= ideal:
+                break
+            if span.item is not None:
+                key = (span.zone == "tools", span.item)
+                if key not in newness:
+                    newness[key] = self._is_new(prompt.request, span)
+                follows_new = newness[key]
+            if follows_new:
+                new += span.end - max(span.start, ideal)
+        return new
+
+
+def _divergence(prompt: Prompt, token: int) -> Divergence | None:
+    for span in prompt.spans:
+        if span.end > token:
+            text_before = 0
+            if span.end > span.start:
+                text_before = (
+                    (span.char_end - span.char_start) * (token - span.start) // (span.end - span.start)
+                )
+            if span.item is None:
+                item = "template"
+            elif span.zone == "tools":
+                item = f"tools[{span.item}]"
+            else:
+                item = f"messages[{span.item}]"
+            return Divergence(span.zone, item, span.field, max(0, text_before), token)
+    return None

@@ -1,0 +1,141 @@
+"""A comparison as terminal table, Markdown and JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from rich.table import Table
+from rich.text import Text
+
+from agentctx.reports.turn import PolicyTotals, SessionReport, TurnReport, totals_by_policy
+
+COLUMNS = (
+    "policy", "prompt", "cached", "reprocessed", "new", "rework", "rework factor", "worst turn", "final prompt", "hit rate",
+)  # fmt: skip
+
+
+def _cells(row: PolicyTotals) -> list[str]:
+    return [
+        row.policy + ("*" if row.stand_in else ""),
+        *(f"{row.total(name):,}" for name in ("prompt", "reused", "reprocessed", "new", "rework")),
+        f"{row.rework_factor:.2f}",
+        f"{row.worst_turn:,}",
+        f"{row.final_prompt:,}",
+        f"{100 * row.hit_rate:.1f} %",
+    ]
+
+
+def comparison_table(reports: Sequence[SessionReport], *, title: str) -> Table:
+    """The table for a terminal; the policy that reprocesses least is marked with an arrow."""
+    table = Table(title=title, title_justify="left", header_style="bold", pad_edge=False)
+    for column in COLUMNS:
+        table.add_column(column, justify="left" if column == "policy" else "right", no_wrap=True)
+    rows = totals_by_policy(reports)
+    least = min((row.total("reprocessed") for row in rows), default=0)
+    for row in rows:
+        best = row.total("reprocessed") == least
+        cells = _cells(row)
+        cells[3] = f"→ {cells[3]}" if best else cells[3]
+        table.add_row(*cells, style="bold" if best else None)
+    return table
+
+
+def comparison_markdown(reports: Sequence[SessionReport], *, notes: Sequence[str] = ()) -> str:
+    """The table in GitHub-flavoured Markdown."""
+    lines = ["| " + " | ".join(COLUMNS) + " |", "|:--" + "|--:" * (len(COLUMNS) - 1) + "|"]
+    lines += ["| " + " | ".join(_cells(row)) + " |" for row in totals_by_policy(reports)]
+    return "\n".join(lines) + "\n" + "".join(f"\n{note}\n" for note in notes)
+
+
+def turn_dict(turn: TurnReport) -> dict[str, Any]:
+    """One turn as plain data. ``cached`` is null when nothing was observed; ``reused`` is what the sums use."""
+    return {
+        "turn": turn.turn,
+        "prompt": turn.prompt,
+        "predicted": turn.predicted,
+        "cached": turn.cached,
+        "reused": turn.reused,
+        "reprocessed": turn.reprocessed,
+        "new": turn.new,
+        "rework": {
+            "total": turn.rework, "rounding": turn.rounding, "broken_prefix": turn.broken, "server": turn.server,
+        },
+        "reply": turn.reply,
+        "dropped": turn.dropped,
+        "compacted": turn.compacted,
+        "exact": turn.exact,
+        "divergence": None
+        if turn.divergence is None
+        else {
+            "zone": turn.divergence.zone, "item": turn.divergence.item, "field": turn.divergence.field,
+            "char": turn.divergence.char, "token": turn.divergence.token,
+        },
+    }  # fmt: skip
+
+
+def comparison_json(reports: Sequence[SessionReport], *, notes: Sequence[str] = ()) -> str:
+    """Totals per policy and every turn, as JSON."""
+    data = {
+        "version": 1,
+        "policies": [
+            {
+                "policy": row.policy,
+                **{name: row.total(name) for name in ("prompt", "reused", "reprocessed", "new", "rework")},
+                "rework_factor": round(row.rework_factor, 6),
+                "worst_turn": row.worst_turn,
+                "final_prompt": row.final_prompt,
+                "hit_rate": round(row.hit_rate, 6),
+                "summary_stand_in": row.stand_in,
+            }
+            for row in totals_by_policy(reports)
+        ],
+        "sessions": [
+            {
+                "session": report.session,
+                "policy": report.policy,
+                "cache": report.cache,
+                "layout": report.layout,
+                "turns": [turn_dict(turn) for turn in report.turns],
+            }
+            for report in reports
+        ],
+        "notes": list(notes),
+    }
+    return json.dumps(data, ensure_ascii=False, indent=1) + "\n"
+
+
+def turn_line(turn: TurnReport) -> Text:
+    """One line of the per-turn view; figures line up over the turns of a session."""
+    rework = turn.rework
+    reasons = [
+        name
+        for name, tokens in (
+            ("rounding", turn.rounding),
+            ("broken prefix", turn.broken),
+            ("server", turn.server),
+        )
+        if tokens > 0
+    ]
+    line = Text(
+        f"turn {turn.turn:>4}  prompt {turn.prompt:>9,}  cached {turn.reused:>9,}  {100 * turn.hit_rate:>5.1f} %  "
+        f"new {turn.new:>7,}  rework {rework:>9,}  {', '.join(reasons) or '-'}"
+    )
+    if turn.compacted:
+        line.append("  compaction")
+    if turn.divergence is not None:
+        line.append(f"  {turn.divergence}")
+    if turn.broken:
+        line.stylize("bold red" if not turn.compacted else "yellow")
+    return line
+
+
+def session_line(report: SessionReport) -> str:
+    """The closing line of a session's per-turn view."""
+    broken = sum(turn.broken for turn in report.turns)
+    return (
+        f"session {report.session}, {report.policy}: {len(report.turns)} turns, {report.prompt:,} prompt tokens, "
+        f"{100 * report.hit_rate:.1f} % cached, rework factor {report.rework_factor:.2f}, "
+        f"{report.broken_turns} broken turns ({broken:,} tokens)"
+    )
