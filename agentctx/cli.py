@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
-from enum import Enum
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -35,7 +35,7 @@ _out = Console(soft_wrap=True)
 _err = Console(stderr=True, soft_wrap=True)
 
 
-class Format(str, Enum):
+class Format(StrEnum):
     """How a comparison is written."""
 
     table = "table"
@@ -122,7 +122,8 @@ def compare(
 
     Exit code 0 when every file was compared, 3 when some could not be read (the others are still compared).
     """
-    from agentctx.compare import DEFAULT_POLICIES, Setting, compare as run
+    from agentctx.compare import DEFAULT_POLICIES, Setting
+    from agentctx.compare import compare as run
     from agentctx.reports.html import comparison_html
     from agentctx.reports.tables import (
         comparison_json,
@@ -185,7 +186,7 @@ def compare(
         raise typer.Exit(3)
 
 
-def _read_sessions(files: list[str]) -> tuple[list["Session"], int]:
+def _read_sessions(files: list[str]) -> tuple[list[Session], int]:
     from agentctx.traces import expand, read_sessions
 
     sessions: list[Session] = []
@@ -199,7 +200,7 @@ def _read_sessions(files: list[str]) -> tuple[list["Session"], int]:
     return sessions, failed
 
 
-def _notes(reports: list["SessionReport"]) -> list[str]:
+def _notes(reports: list[SessionReport]) -> list[str]:
     notes = []
     if any(report.stand_in for report in reports):
         notes.append(
