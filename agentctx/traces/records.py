@@ -1,0 +1,42 @@
+"""LogRecord: one request to a model, as a log holds it, with what came back.
+
+This is the streaming side of traces: a log may be larger than memory, so records come one at a time and each
+stands alone. Whole conversations are in ``agentctx.traces.shape``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+Api = Literal["openai.chat", "openai.responses", "anthropic.messages", "llama.completion", "text"]
+"""The API that a request body is written for. ``text``: only the text of prompt and answer was logged."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogRecord:
+    """One logged request.
+
+    ``index`` counts the file's requests from 0, ``line`` its lines from 1 (the line on which the record begins).
+    ``at`` is when the request was sent, in seconds since 1970, or ``None`` where the log doesn't say.
+    ``endpoint_hint`` is what the log says of the server (a URL, a server's name and switches).
+    ``request`` is the request body and ``response`` the response body as JSON; of a streamed response it is the
+    body put together from the stream's events. ``None``: not logged. Treat both as read-only.
+    ``raw`` is the record's own text, byte for byte. ``extra`` holds the record's remaining fields (headers,
+    status, ids of the log), so that request, response and extra together are the whole record.
+    ``session_hint`` is the conversation that the log itself names, if it names one.
+    """
+
+    file: str
+    line: int
+    index: int
+    api: Api
+    request: Mapping[str, Any]
+    response: Mapping[str, Any] | None = None
+    at: float | None = None
+    endpoint_hint: str | None = None
+    session_hint: str | None = None
+    container: str = "body"
+    raw: bytes = field(default=b"", repr=False)
+    extra: Mapping[str, Any] = field(default_factory=dict, repr=False)

@@ -1,0 +1,169 @@
+"""Bytes of a trace or log: opened, decompressed and cut into lines, with memory bounded by one line.
+
+A file may be plain, gzip or zstd; which one is told by its first bytes. One line (and one JSON document that
+spans lines) may hold ``VALUE_LIMIT`` bytes; more is refused before it is read.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import re
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from os import PathLike, fspath
+from typing import Any, BinaryIO, NoReturn, cast
+
+from agentctx.errors import InputError
+
+VALUE_LIMIT = 64 * 1024 * 1024
+"""Largest line, and largest JSON document, that is read, in bytes after decompression (64 MiB)."""
+
+_GZIP_MAGIC = b"\x1f\x8b"
+_ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
+_BOM = b"\xef\xbb\xbf"
+_BUFFER = 1 << 16
+
+PathType = str | PathLike[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line of a file: its 1-based number, its bytes without the line end, and whether it had a line end."""
+
+    number: int
+    data: bytes
+    ended: bool
+
+
+def _open_zstd(raw: BinaryIO, file: str) -> BinaryIO:
+    try:
+        import zstandard
+    except ImportError as error:
+        raise InputError(
+            "the file is compressed with zstd and the zstandard package is missing",
+            file=file,
+            remedy="install agentctx-sdk[zstd] or decompress the file first",
+        ) from error
+    reader = zstandard.ZstdDecompressor().stream_reader(raw, read_across_frames=True, closefd=False)
+    return cast(BinaryIO, io.BufferedReader(cast(io.RawIOBase, reader), _BUFFER))
+
+
+def _decompression_errors() -> tuple[type[Exception], ...]:
+    errors: list[type[Exception]] = [gzip.BadGzipFile, EOFError, zlib.error]
+    try:
+        import zstandard
+    except ImportError:
+        return tuple(errors)
+    return (*errors, zstandard.ZstdError)
+
+
+@contextmanager
+def open_source(path: PathType) -> Iterator[BinaryIO]:
+    """Open a file for reading its decompressed bytes.
+
+    Raises ``InputError`` when the file can't be opened or its compression isn't available here.
+    """
+    file = fspath(path)
+    try:
+        raw = open(file, "rb")  # noqa: SIM115 (closed below, after the reader that wraps it)
+    except (OSError, ValueError) as error:  # ValueError: a NUL byte in the name
+        reason = getattr(error, "strerror", None) or str(error)
+        raise InputError(f"can't open the file: {reason}", file=file, remedy="check the path") from error
+    with raw:
+        try:
+            magic = raw.peek(4)[:4]
+        except OSError as error:
+            raise InputError(
+                f"can't read the file: {error.strerror}", file=file, remedy="name a file"
+            ) from error
+        if magic.startswith(_GZIP_MAGIC):
+            yield cast(BinaryIO, gzip.GzipFile(fileobj=raw, mode="rb"))
+        elif magic == _ZSTD_MAGIC:
+            yield _open_zstd(raw, file)
+        else:
+            yield raw
+
+
+def read_lines(path: PathType, limit: int = VALUE_LIMIT) -> Iterator[Line]:
+    """The file's lines in order, blank ones included. Holds one line at a time.
+
+    Raises ``InputError`` naming file and line for a line longer than ``limit`` bytes, broken compression or a
+    read error.
+    """
+    file = fspath(path)
+    broken = _decompression_errors()
+    number = 0
+    with open_source(path) as stream:
+        while True:
+            number += 1
+            try:
+                data = stream.readline(limit + 1)
+            except broken as error:
+                raise InputError(
+                    f"the compressed data is damaged or cut off ({error})",
+                    file=file,
+                    line=number,
+                    remedy="copy or compress the file again",
+                ) from error
+            except OSError as error:
+                raise InputError(f"can't read on: {error}", file=file, line=number) from error
+            if not data:
+                return
+            if len(data) > limit and not data.endswith(b"\n"):
+                raise InputError(
+                    f"the line is longer than {limit // (1024 * 1024)} MiB",
+                    file=file,
+                    line=number,
+                    remedy="split the file: one record stands on one line",
+                )
+            ended = data.endswith(b"\n")
+            if number == 1 and data.startswith(_BOM):
+                data = data[len(_BOM) :]
+            yield Line(number, data.rstrip(b"\r\n") if ended else data, ended)
+
+
+_SURROGATE_ESCAPE = re.compile(rb"\\u[dD][89a-fA-F]")
+_LONE_SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+def _without_lone_surrogates(value: Any) -> Any:
+    """The value with half surrogate pairs replaced by U+FFFD: no UTF-8 text, so no prompt, can hold them."""
+    if isinstance(value, str):
+        return _LONE_SURROGATE.sub("\ufffd", value)
+    if isinstance(value, list):
+        return [_without_lone_surrogates(item) for item in value]
+    if isinstance(value, dict):
+        return {
+            _LONE_SURROGATE.sub("\ufffd", key): _without_lone_surrogates(item) for key, item in value.items()
+        }
+    return value
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not JSON")
+
+
+def parse_json(data: bytes, file: str, line: int) -> Any:
+    """Parse one JSON value. ``line`` is where the value begins.
+
+    Raises ``InputError`` that names the line of the mistake for anything that is not JSON in UTF-8.
+    """
+    try:
+        value = json.loads(data.decode(), parse_constant=_refuse_constant)
+        return _without_lone_surrogates(value) if _SURROGATE_ESCAPE.search(data) else value
+    except UnicodeDecodeError as error:
+        line += data.count(b"\n", 0, error.start)
+        problem, remedy = "the text is not UTF-8", "name a text file in UTF-8"
+    except json.JSONDecodeError as error:
+        line += error.lineno - 1
+        problem = f"broken JSON: {error.msg} at column {error.colno}"
+        remedy = "remove or repair this line"
+    except RecursionError:
+        problem, remedy = "the JSON is nested too deep to read", "remove or repair this line"
+    except ValueError as error:
+        problem, remedy = f"broken JSON: {error}", "remove or repair this line"
+    raise InputError(problem, file=file, line=line, remedy=remedy)
