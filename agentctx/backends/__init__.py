@@ -1,0 +1,1 @@
+"""Backends: who runs the turn (bundled engine, llama-server, OpenAI-style, Anthropic)."""

@@ -1,0 +1,131 @@
+"""Backend: one shape for everything that can run a turn, and one shape for what it says about it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from agentctx.errors import AgentctxError
+from agentctx.messages import Message
+from agentctx.rendering.prompt import Prompt, TokenIds
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What the server said about one turn, in tokens. ``None`` means that it did not say: unknown is not zero.
+
+    ``cached_tokens`` were reused; ``cache_write_5m_tokens``/``cache_write_1h_tokens`` were written to a cache
+    that is billed by lifetime (Anthropic). ``slot`` is the llama-server slot that served the turn.
+    """
+
+    prompt_tokens: int | None = None
+    cached_tokens: int | None = None
+    output_tokens: int | None = None
+    cache_write_tokens: int | None = None
+    cache_write_5m_tokens: int | None = None
+    cache_write_1h_tokens: int | None = None
+    reasoning_tokens: int | None = None
+    slot: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """A finished turn.
+
+    ``reply_ids`` are the token ids that were generated, end token included when the server reports it;
+    ``None`` when the server only gives text. ``seconds`` and ``first_token_seconds`` are wall-clock times.
+    """
+
+    message: Message
+    usage: Usage
+    reply_ids: TokenIds | None = field(default=None, compare=False)
+    finish_reason: str | None = None
+    model: str | None = None
+    seconds: float | None = None
+    first_token_seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How one turn is to be run. Everything here leaves the prompt's bytes alone.
+
+    ``conversation`` names the conversation to routers and prompt caches (a session header, ``prompt_cache_key``),
+    so that it stays on the replica that holds its prefix. ``slot`` pins a llama-server slot.
+    """
+
+    max_tokens: int | None = None
+    temperature: float | None = None
+    seed: int | None = None
+    stop: tuple[str, ...] = ()
+    conversation: str | None = None
+    slot: int | None = None
+    cache_prompt: bool = True
+    extra: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Delta:
+    """A piece of a streamed reply. The last one carries the whole ``completion``."""
+
+    text: str = ""
+    completion: Completion | None = None
+
+
+class Backend(Protocol):
+    """Runs turns, one caller at a time."""
+
+    @property
+    def name(self) -> str: ...
+
+    def complete(self, prompt: Prompt, options: Options) -> Completion:
+        """Run a turn and wait for all of it. Raises a :class:`BackendError`."""
+        ...
+
+    def stream(self, prompt: Prompt, options: Options) -> Iterator[Delta]:
+        """Run a turn piece by piece; the last delta carries the completion."""
+        ...
+
+
+class AsyncBackend(Protocol):
+    """The same shape for asyncio."""
+
+    @property
+    def name(self) -> str: ...
+
+    async def complete(self, prompt: Prompt, options: Options) -> Completion: ...
+
+    def stream(self, prompt: Prompt, options: Options) -> AsyncIterator[Delta]: ...
+
+
+class BackendError(AgentctxError):
+    """A turn that did not run to its end. The history is as it was before it."""
+
+
+class ConnectionFailed(BackendError):
+    """Nobody answered at the address, or the connection broke before the reply began."""
+
+
+class TimedOut(BackendError):
+    """The server was silent for longer than the timeout allows."""
+
+
+class StreamBroken(BackendError):
+    """The stream ended before the reply did. ``partial`` is the text that had arrived; it is not in the history."""
+
+    def __init__(self, problem: str, *, partial: str = "") -> None:
+        super().__init__(problem)
+        self.partial = partial
+
+
+class Refused(BackendError):
+    """The server answered with an error status. ``retry_after`` is in seconds, when it named one."""
+
+    def __init__(self, problem: str, *, status: int, retry_after: float | None = None) -> None:
+        super().__init__(problem)
+        self.status = status
+        self.retry_after = retry_after
+
+
+class BadResponse(BackendError):
+    """The server answered with something that is not the API it was asked for."""

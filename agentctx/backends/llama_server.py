@@ -1,0 +1,218 @@
+"""llama-server's native API: token ids in, token ids out, and the endpoints that say what it is.
+
+Source: the server's README (``/completion``, ``/slots``, ``/props``, ``/tokenize``, ``/apply-template``).
+Token ids go both ways, so what the next prompt carries is what was generated: re-tokenizing can't break the prefix.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import PurePath
+from typing import Any
+
+import httpx
+import numpy as np
+
+from agentctx.backends.adapter import Call, count_or_none, need
+from agentctx.backends.backend import (
+    BadResponse,
+    Completion,
+    ConnectionFailed,
+    Options,
+    Refused,
+    StreamBroken,
+    TimedOut,
+    Usage,
+)
+from agentctx.errors import UsageError
+from agentctx.messages import Message
+from agentctx.rendering.prompt import Prompt
+
+_API = "llama-server /completion"
+
+
+def _usage(body: Mapping[str, Any]) -> Usage:
+    timings = body.get("timings")
+    timings = timings if isinstance(timings, Mapping) else {}
+    cached = count_or_none(timings.get("cache_n"))
+    computed = count_or_none(timings.get("prompt_n"))
+    prompt = count_or_none(body.get("tokens_evaluated"))
+    if prompt is None and cached is not None and computed is not None:
+        prompt = cached + computed
+    return Usage(
+        prompt_tokens=prompt,
+        cached_tokens=cached,
+        output_tokens=count_or_none(timings.get("predicted_n")),
+        slot=count_or_none(body.get("id_slot")),
+    )
+
+
+def _completion(body: Mapping[str, Any], text: str, tokens: list[int]) -> Completion:
+    return Completion(
+        message=Message(role="assistant", content=text),
+        usage=_usage(body),
+        reply_ids=np.asarray(tokens, np.int32) if tokens else None,
+        finish_reason=body.get("stop_type"),
+        model=body.get("model") if isinstance(body.get("model"), str) else None,
+    )
+
+
+class _Parser:
+    def __init__(self) -> None:
+        self._text: list[str] = []
+        self._tokens: list[int] = []
+        self._last: Mapping[str, Any] | None = None
+
+    def feed(self, event: str, data: Mapping[str, Any]) -> str:
+        if event == "error" or "error" in data:
+            error = data.get("error", data)
+            message = error.get("message") if isinstance(error, Mapping) else error
+            raise StreamBroken(
+                f"llama-server ended the reply with an error: {message}", partial="".join(self._text)
+            )
+        text = data.get("content")
+        if not isinstance(text, str):
+            raise BadResponse(f"a stream event of {_API} has no content field")
+        self._text.append(text)
+        self._tokens.extend(data.get("tokens") or ())
+        if data.get("stop"):
+            self._last = data
+        return text
+
+    def finish(self) -> Completion:
+        text = "".join(self._text)
+        if self._last is None:
+            raise StreamBroken(
+                f"the stream ended after {len(text)} characters, before the reply did", partial=text
+            )
+        return _completion(self._last, text, self._tokens)
+
+
+class LlamaCompletion:
+    """Adapter for ``POST /completion`` with token ids."""
+
+    name = "llama-server"
+
+    def call(self, prompt: Prompt, options: Options, *, stream: bool) -> Call:
+        body: dict[str, Any] = {
+            "prompt": prompt.token_ids.tolist(),
+            "cache_prompt": options.cache_prompt,
+            "return_tokens": True,
+            "stream": stream,
+            **options.extra,
+        }
+        if options.max_tokens is not None:
+            body["n_predict"] = options.max_tokens
+        if options.temperature is not None:
+            body["temperature"] = options.temperature
+        if options.seed is not None:
+            body["seed"] = options.seed
+        if options.stop:
+            body["stop"] = list(options.stop)
+        if options.slot is not None:
+            body["id_slot"] = options.slot
+        return Call("/completion", body)
+
+    def completion(self, body: Mapping[str, Any]) -> Completion:
+        text = need(body, "content", str, _API)
+        return _completion(body, text, list(body.get("tokens") or ()))
+
+    def parser(self) -> _Parser:
+        return _Parser()
+
+
+class LlamaServer:
+    """The endpoints of a running llama-server beside the completion: properties, slots, template, tokenizer.
+
+    Raises :class:`ConnectionFailed`, :class:`TimedOut`, :class:`Refused` or :class:`BadResponse`.
+    """
+
+    def __init__(self, base_url: str, *, api_key: str | None = None, timeout: float = 30.0) -> None:
+        headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+        self.base_url = base_url.rstrip("/")
+        self._client = httpx.Client(base_url=self.base_url, headers=headers, timeout=timeout)
+
+    def __enter__(self) -> LlamaServer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._client.close()
+
+    def _ask(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
+        try:
+            response = self._client.request(method, path, json=body)
+        except httpx.ConnectError as error:
+            raise ConnectionFailed(
+                f"can't connect to {self.base_url}: {error}; is the server running?"
+            ) from error
+        except httpx.TimeoutException as error:
+            raise TimedOut(f"{self.base_url}{path} was silent for too long") from error
+        except httpx.TransportError as error:
+            raise ConnectionFailed(f"{self.base_url}{path} closed the connection: {error}") from error
+        if not response.is_success:
+            raise Refused(
+                f"{self.base_url}{path} answered {response.status_code}: {response.text.strip()[:300]}",
+                status=response.status_code,
+            )
+        try:
+            return response.json()
+        except ValueError:
+            raise BadResponse(f"{self.base_url}{path} did not answer with JSON") from None
+
+    def props(self) -> Mapping[str, Any]:
+        """``/props``: build, slots, context, chat template."""
+        body = self._ask("GET", "/props")
+        if not isinstance(body, Mapping):
+            raise BadResponse(f"{self.base_url}/props did not answer with an object")
+        return body
+
+    def slots(self) -> list[Mapping[str, Any]]:
+        """``/slots``: what each slot is doing."""
+        body = self._ask("GET", "/slots")
+        if not isinstance(body, list):
+            raise BadResponse(f"{self.base_url}/slots did not answer with a list")
+        return body
+
+    def metrics(self) -> str:
+        """``/metrics`` as Prometheus text. The server must run with ``--metrics``."""
+        response = self._client.get("/metrics")
+        if not response.is_success:
+            raise Refused("the server has no /metrics; start it with --metrics", status=response.status_code)
+        return response.text
+
+    def tokenize(self, text: str, *, add_special: bool = False, parse_special: bool = True) -> list[int]:
+        """Token ids of a text, by the server's own tokenizer."""
+        body = {"content": text, "add_special": add_special, "parse_special": parse_special}
+        tokens: list[int] = need(
+            self._ask("POST", "/tokenize", body), "tokens", list, "llama-server /tokenize"
+        )
+        return tokens
+
+    def apply_template(self, body: Mapping[str, Any]) -> str:
+        """The text that the server makes of a chat request (``messages``, ``tools``, template keywords)."""
+        text: str = need(
+            self._ask("POST", "/apply-template", body), "prompt", str, "llama-server /apply-template"
+        )
+        return text
+
+    def save_slot(self, slot: int, filename: str) -> Mapping[str, Any]:
+        """Save a slot's memory in the server's ``--slot-save-path``. The name must be a plain file name."""
+        return self._slot_action(slot, "save", filename)
+
+    def restore_slot(self, slot: int, filename: str) -> Mapping[str, Any]:
+        """Bring a saved slot back."""
+        return self._slot_action(slot, "restore", filename)
+
+    def erase_slot(self, slot: int) -> Mapping[str, Any]:
+        """Forget what a slot holds."""
+        body: Mapping[str, Any] = self._ask("POST", f"/slots/{slot}?action=erase", {})
+        return body
+
+    def _slot_action(self, slot: int, action: str, filename: str) -> Mapping[str, Any]:
+        if not filename or filename in (".", "..") or PurePath(filename).name != filename or "\\" in filename:
+            raise UsageError(f"slot file name {filename!r} must be a plain file name without path separators")
+        body: Mapping[str, Any] = self._ask("POST", f"/slots/{slot}?action={action}", {"filename": filename})
+        return body
