@@ -10,7 +10,7 @@ import asyncio
 import json
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, closing, contextmanager
 from dataclasses import replace
 from email.utils import parsedate_to_datetime
 from typing import Any
@@ -208,7 +208,7 @@ class HttpBackend(_Shared):
             else:
                 if response.is_success:
                     break
-                with response:
+                with closing(response):
                     response.read()
                 refusal = _refusal(response, url)
                 if refusal.status not in _RETRIED or not self._may_retry(attempt):
@@ -216,7 +216,7 @@ class HttpBackend(_Shared):
                 pause = _pause(attempt, refusal.retry_after)
             time.sleep(pause)
             attempt += 1
-        with response:
+        with closing(response):
             yield response
 
     def complete(self, prompt: Prompt, options: Options) -> Completion:
