@@ -1,1 +1,29 @@
-"""Policies: a History in, the Request of this turn out."""
+"""Policies: what turns a History into the request of a turn.
+
+``parse("keep-last:5")`` makes one from its spec; ``describe()`` lists them.
+"""
+
+from agentctx.policies.append_only import AppendOnly
+from agentctx.policies.policy import CountTokens, Dropped, Policy, Turn
+from agentctx.policies.registry import POLICIES, describe, parse
+from agentctx.policies.results import ClearResults, KeepLastResults
+from agentctx.policies.stand_in import ExtractiveStandIn
+from agentctx.policies.summarize import SummarizeAt, SummarizeAtBudget
+from agentctx.policies.window import SlidingWindow
+
+__all__ = [
+    "POLICIES",
+    "AppendOnly",
+    "ClearResults",
+    "CountTokens",
+    "Dropped",
+    "ExtractiveStandIn",
+    "KeepLastResults",
+    "Policy",
+    "SlidingWindow",
+    "SummarizeAt",
+    "SummarizeAtBudget",
+    "Turn",
+    "describe",
+    "parse",
+]

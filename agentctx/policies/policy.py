@@ -16,7 +16,10 @@ CountTokens = Callable[[str], int]
 
 @dataclass(frozen=True, slots=True)
 class Dropped:
-    """A message that the request leaves out or replaces. ``index`` is its place in the whole log; ``tokens`` what it held."""
+    """A message that the request leaves out or replaces.
+
+    ``index`` is its place in the whole log (``History.messages``, system message first); ``tokens`` what it held.
+    """
 
     index: int
     tokens: int
@@ -27,10 +30,11 @@ class Dropped:
 class Turn:
     """A policy's answer for one turn.
 
-    ``dropped``: everything of the log that is not in the request as it was appended.
+    ``dropped``: everything of the log that is not in the request as it was appended, by ascending index.
     ``rewrites_at``: index of the first message of the previous request that this one changes or moves, or
     ``None`` when the request extends the previous one.
-    ``compacted``: this turn opened a new epoch. ``stand_in``: a summary's text is a deterministic stand-in.
+    ``compacted``: this turn opened a new epoch. ``stand_in``: a summary in the request is a deterministic stand-in.
+    ``problem``: why a compaction that was due did not happen (a summarizer failed); the request is as without it.
     """
 
     request: Request
@@ -38,6 +42,7 @@ class Turn:
     rewrites_at: int | None = None
     compacted: bool = False
     stand_in: bool = False
+    problem: str | None = None
 
 
 class Policy(Protocol):
