@@ -1,11 +1,11 @@
 """Policies: what turns a History into the request of a turn.
 
-``parse("keep-last:5")`` makes one from its spec; ``describe()`` lists them.
+``parse_policy("keep-last:5")`` makes one from its spec; ``describe_policies()`` lists them.
 """
 
 from agentctx.policies.append_only import AppendOnly
 from agentctx.policies.policy import CountTokens, Dropped, Policy, Turn
-from agentctx.policies.registry import POLICIES, describe, parse
+from agentctx.policies.registry import POLICIES, describe_policies, parse_policy
 from agentctx.policies.results import ClearResults, KeepLastResults
 from agentctx.policies.stand_in import ExtractiveStandIn
 from agentctx.policies.summarize import SummarizeAt, SummarizeAtBudget
@@ -24,6 +24,6 @@ __all__ = [
     "SummarizeAt",
     "SummarizeAtBudget",
     "Turn",
-    "describe",
-    "parse",
+    "describe_policies",
+    "parse_policy",
 ]

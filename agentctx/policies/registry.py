@@ -70,7 +70,7 @@ POLICIES = (
 )
 
 
-def parse(spec: str) -> Policy:
+def parse_policy(spec: str) -> Policy:
     """A new policy from its spec, such as ``append-only`` or ``summarize-at:13,12,300``.
 
     Parameters stand in order, or as ``name=value``. Raises ``UsageError`` naming the spec and what is allowed.
@@ -116,6 +116,6 @@ def _number(key: str, text: str) -> int:
         raise UsageError(f"{key} must be a whole number, not {text!r}") from None
 
 
-def describe() -> list[tuple[str, str]]:
+def describe_policies() -> list[tuple[str, str]]:
     """How each policy is written and what it does, for help texts."""
     return [(policy.usage, policy.line) for policy in POLICIES]

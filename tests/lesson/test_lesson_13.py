@@ -13,7 +13,7 @@ import pytest
 
 from agentctx.history import History
 from agentctx.messages import Message, Request, Tool
-from agentctx.policies import Policy, Turn, parse
+from agentctx.policies import Policy, Turn, parse_policy
 from agentctx.rendering.prompt import TokenIds, common_prefix_length
 
 TURNS = 20
@@ -68,14 +68,14 @@ def replay(policy: Policy) -> tuple[list[int], list[int], list[Turn]]:
 
 
 def test_append_only() -> None:
-    processed, lengths, turns = replay(parse("append-only"))
+    processed, lengths, turns = replay(parse_policy("append-only"))
     assert processed == [2400] + [400] * 19
     assert (sum(processed), max(processed), lengths[-1]) == (10000, 2400, 10000)
     assert all(turn.rewrites_at is None and not turn.dropped for turn in turns)
 
 
 def test_keep_last_five_results() -> None:
-    processed, lengths, turns = replay(parse("keep-last:5"))
+    processed, lengths, turns = replay(parse_policy("keep-last:5"))
     assert processed == [2400] + [400] * 4 + [2000] * 15
     assert (sum(processed), max(processed), lengths[-1]) == (34000, 2400, 4000)
     assert [turn.rewrites_at for turn in turns] == [None] * 5 + [1] * 15
@@ -84,7 +84,7 @@ def test_keep_last_five_results() -> None:
 
 @pytest.mark.parametrize("spec", ["summarize-at:13,12,300", "summarize-at:at=13,first=12,tokens=300"])
 def test_one_summary_at_turn_13(spec: str) -> None:
-    processed, lengths, turns = replay(parse(spec))
+    processed, lengths, turns = replay(parse_policy(spec))
     assert processed == [2400] + [400] * 11 + [700] + [400] * 7
     assert (sum(processed), max(processed), lengths[-1]) == (10300, 2400, 5500)
     assert [turn.compacted for turn in turns] == [turn == 12 for turn in range(TURNS)]
@@ -93,13 +93,13 @@ def test_one_summary_at_turn_13(spec: str) -> None:
 
 
 def test_the_sliding_window_costs_what_keeping_five_results_costs() -> None:
-    processed, _, _ = replay(parse("window:5"))
-    assert processed == replay(parse("keep-last:5"))[0]
+    processed, _, _ = replay(parse_policy("window:5"))
+    assert processed == replay(parse_policy("keep-last:5"))[0]
 
 
 def test_clearing_in_place_breaks_at_the_cleared_result() -> None:
     """From turn 6 on, the newest four results, the cleared one's placeholder and the new turn are processed."""
-    processed, _, turns = replay(parse("clear-results:5"))
+    processed, _, turns = replay(parse_policy("clear-results:5"))
     placeholder = Message(role="tool", content=turns[-1].request.messages[2].content, tool_call_id="x").text
     again = len(placeholder.split()) + 5 * 400
     assert processed == [2400] + [400] * 4 + [again] * 15
