@@ -1,0 +1,377 @@
+"""RadixCache: reuse at the granularity of a token (or a page), with a radix tree over everything computed.
+
+A running request's tokens, and who owns their pages:
+
+    0 ........ tree_tokens ........ num_tokens
+    [   in the tree, locked   ][ the request's own ]
+
+:meth:`RadixCache.checkpoint` moves the boundary right before the request ends, so that others can hit what it
+has computed so far; :meth:`RadixCache.release` moves it to the end and takes the lock off.
+"""
+
+from __future__ import annotations
+
+from itertools import islice
+
+import numpy as np
+
+from agentctx_engine.memory.page_pool import PagePool
+from agentctx_engine.memory.prefix_cache import CacheStats, Lease, Lost, Match, TokenIds
+from agentctx_engine.memory.radix_eviction import EvictionOrder
+from agentctx_engine.memory.radix_tree import NO_PAGES, Namespace, PageIds, RadixNode, RadixTree, SplitRefresh
+from agentctx_engine.memory.token_bytes import TOKEN_BYTES, pack, unpack
+
+_OTHER_NAMESPACES = 64  # at most so many, the newest, are searched to tell "salt" from "first difference"
+
+
+class RadixLease:
+    """What one admitted request holds: a locked path of the tree, and pages of its own behind it."""
+
+    __slots__ = (
+        "cache",
+        "counted_tokens",
+        "match",
+        "namespace",
+        "node",
+        "pages",
+        "priority",
+        "text",
+        "tree_tokens",
+    )
+
+    def __init__(
+        self,
+        cache: RadixCache,
+        match: Match,
+        namespace: Namespace,
+        priority: int,
+        text: bytes,
+        node: RadixNode,
+    ) -> None:
+        self.cache: RadixCache | None = cache  # None once released
+        self.match = match
+        self.namespace = namespace
+        self.priority = priority
+        self.text = text
+        self.node = node
+        self.tree_tokens = match.hit_tokens
+        self.counted_tokens = 0  # of tree_tokens, those whose use the tree has counted
+        self.pages: PageIds = NO_PAGES  # of all tokens: the tree's, then the request's own
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens of the prompt and of what :meth:`RadixCache.extend` added."""
+        return len(self.text) // TOKEN_BYTES
+
+
+class RadixCache:
+    """A :class:`~agentctx_engine.memory.prefix_cache.PrefixCache` over a radix tree.
+
+    ``page_size``: tokens in a page; 1 reuses to the token. ``capacity_tokens``: ``None`` keeps everything and counts
+    no pages: a ledger of all that was ever computed. ``order``: which unlocked leaf is evicted first; ``split_refresh``:
+    what counts as used when a text ends inside a stored run (see :class:`RadixTree`).
+    ``remember_tokens``: how much evicted text is remembered (text only) to tell "evicted" from "first difference";
+    ``None`` means four times the capacity.
+    """
+
+    def __init__(
+        self,
+        page_size: int = 1,
+        *,
+        capacity_tokens: int | None = None,
+        order: EvictionOrder = "lru",
+        split_refresh: SplitRefresh = "used",
+        remember_tokens: int | None = None,
+    ) -> None:
+        self.tree = RadixTree(page_size, order, split_refresh)
+        self.page_size = page_size
+        self.pool: PagePool | None = None
+        self._remembered: RadixTree | None = None
+        if capacity_tokens is not None:
+            if capacity_tokens < page_size:
+                raise ValueError(
+                    f"capacity_tokens is {capacity_tokens}; it must hold a page of {page_size} tokens"
+                )
+            self.pool = PagePool(capacity_tokens // page_size)
+            self._remembered = RadixTree(page_size)
+            self._remember_tokens = 4 * capacity_tokens if remember_tokens is None else remember_tokens
+        self._leases: dict[int, RadixLease] = {}
+        self._requests = self._prompt_tokens = self._hit_tokens = self._evicted_tokens = 0
+
+    def match(
+        self,
+        token_ids: TokenIds,
+        *,
+        salt: str | None = None,
+        extra_key: str | None = None,
+        limit: int | None = None,
+    ) -> Match:
+        """The longest reusable prefix of a prompt and why it stops there. Changes nothing, not even an access time.
+
+        ``extra_key``: an adapter, an image's hash: anything else that must be equal. ``limit``: reuse at most so many tokens.
+        """
+        return self._match(pack(token_ids), Namespace(extra_key, salt), limit)
+
+    def _match(self, text: bytes, namespace: Namespace, limit: int | None) -> Match:
+        num_tokens = len(text) // TOKEN_BYTES
+        if num_tokens == 0:
+            return Match(0)
+        live = self.tree.find(text, namespace).equal_tokens
+        once = other = live
+        if live < num_tokens:
+            if self._remembered is not None:
+                once = max(live, self._remembered.find(text, namespace).equal_tokens)
+            for space in islice(reversed(self.tree.roots), _OTHER_NAMESPACES):
+                if space != namespace:
+                    other = max(other, self.tree.find(text, space).equal_tokens)
+        hit = self._usable(live, num_tokens)
+        allowed = hit if limit is None else min(hit, max(0, limit) // self.page_size * self.page_size)
+        evicted = self._usable(once, num_tokens) - hit
+        salted = max(0, self._usable(other, num_tokens) - hit - evicted)
+        equal = max(once, other)
+        whole_prompt = int(equal == num_tokens)
+        lost = {
+            Lost.DISABLED: hit - allowed,
+            Lost.EVICTED: evicted,
+            Lost.SALT: salted,
+            Lost.BLOCK_ROUNDING: equal - whole_prompt - hit - evicted - salted,
+            Lost.WHOLE_PROMPT: whole_prompt,
+            Lost.FIRST_DIFFERENCE: num_tokens - equal,
+        }
+        stop = next(
+            reason
+            for reason in (Lost.DISABLED, Lost.EVICTED, Lost.SALT, None)
+            if reason is None or lost[reason]
+        )
+        if stop is None:
+            page_end = hit + self.page_size
+            if equal == hit:
+                stop = Lost.FIRST_DIFFERENCE
+            elif whole_prompt and (page_end == num_tokens or hit == num_tokens - 1):
+                stop = Lost.WHOLE_PROMPT
+            else:
+                stop = Lost.BLOCK_ROUNDING
+        return Match(allowed, tuple((reason, tokens) for reason, tokens in lost.items() if tokens), stop)
+
+    def _usable(self, equal_tokens: int, num_tokens: int) -> int:
+        """Whole pages of the equal tokens, of which the last token of the prompt is none: it must be computed."""
+        usable = min(equal_tokens, num_tokens - 1)
+        return usable - usable % self.page_size
+
+    def commit(
+        self,
+        token_ids: TokenIds,
+        *,
+        salt: str | None = None,
+        extra_key: str | None = None,
+        priority: int = 0,
+        limit: int | None = None,
+        reserve_tokens: int = 0,
+    ) -> RadixLease:
+        """Admit a prompt: lock what it hits, take pages for the rest, evicting what no request holds.
+
+        ``priority``: for eviction order ``priority``; higher stays longer. ``reserve_tokens``: so many more must fit behind
+        the prompt, else it is refused. Raises ``MemoryError`` if it can't fit, changing nothing.
+        """
+        text = pack(token_ids)
+        namespace = Namespace(extra_key, salt)
+        match = self._match(text, namespace, limit)
+        self._require_room(text, namespace, match.hit_tokens, reserve_tokens)
+        node, hit_tokens = self.tree.claim(text, namespace, match.hit_tokens)
+        assert hit_tokens == match.hit_tokens
+        self.tree.lock(node)
+        lease = RadixLease(self, match, namespace, priority, text, node)
+        if self.pool is not None:
+            held = [used.pages for used in node.path() if used.pages is not None]
+            own = self._take(self._pages_for(lease.num_tokens) - hit_tokens // self.page_size)
+            lease.pages = np.concatenate([*held, own])
+        self._leases[id(lease)] = lease
+        self._requests += 1
+        self._prompt_tokens += lease.num_tokens
+        self._hit_tokens += match.hit_tokens
+        return lease
+
+    def _pages_for(self, num_tokens: int) -> int:
+        return -(-num_tokens // self.page_size)
+
+    def _require_room(self, text: bytes, namespace: Namespace, hit_tokens: int, reserve_tokens: int) -> None:
+        if self.pool is None:
+            return
+        need = self._pages_for(len(text) // TOKEN_BYTES + reserve_tokens) - hit_tokens // self.page_size
+        # What the prompt itself hits can't make room for it.
+        found = self.tree.find(text[: hit_tokens * TOKEN_BYTES], namespace)
+        hit_unlocked = 0
+        if found.node is not None and hit_tokens:
+            path = found.node.path()
+            hit_unlocked = sum(node.num_tokens for node in path if not node.locks)
+            if found.inside and not found.node.locks:
+                hit_unlocked -= found.node.num_tokens - found.inside
+        room = self.pool.num_free + (self.tree.evictable_tokens - hit_unlocked) // self.page_size
+        if need > room:
+            raise MemoryError(
+                f"a prompt of {len(text) // TOKEN_BYTES} tokens needs {need} more pages of {self.page_size}; "
+                f"{room} of {self.pool.num_pages} are free or can be freed"
+            )
+
+    def _take(self, num_pages: int) -> PageIds:
+        assert self.pool is not None
+        missing = num_pages - self.pool.num_free
+        if missing > 0:
+            self.evict(missing * self.page_size)
+        return self.pool.take(num_pages)
+
+    def evict(self, num_tokens: int) -> int:
+        """Evict whole unlocked leaves until ``num_tokens`` tokens are gone or none is left; returns how many went."""
+        gone = 0
+        for node in self.tree.evict(num_tokens):
+            gone += node.num_tokens
+            if self.pool is not None and node.pages is not None:
+                self.pool.give_back(node.pages)
+            self._remember(node)
+        self._evicted_tokens += gone
+        return gone
+
+    def _remember(self, node: RadixNode) -> None:
+        remembered = self._remembered
+        if remembered is None or not self._remember_tokens:
+            return
+        remembered.insert(node.prefix(), None, node.namespace)
+        remembered.evict(remembered.num_tokens - self._remember_tokens)
+
+    def extend(self, lease: RadixLease, token_ids: TokenIds) -> None:
+        """Append tokens that the request is about to compute; takes pages for them. ``MemoryError`` changes nothing."""
+        self._require_open(lease)
+        text = pack(token_ids)
+        if self.pool is not None:
+            want = self._pages_for(lease.num_tokens + len(text) // TOKEN_BYTES) - len(lease.pages)
+            if want > 0:
+                lease.pages = np.concatenate([lease.pages, self._take(want)])
+        lease.text += text
+
+    def checkpoint(self, lease: RadixLease, num_computed: int | None = None) -> None:
+        """Put the first ``num_computed`` tokens (all, by default) into the tree while the request runs on.
+
+        Only whole pages enter. Where another request was first, its pages replace the lease's own, which are freed.
+        """
+        self._require_open(lease)
+        computed = lease.num_tokens if num_computed is None else min(num_computed, lease.num_tokens)
+        whole = computed - computed % self.page_size
+        if whole <= lease.tree_tokens:
+            return
+        pages = None if self.pool is None else lease.pages[: whole // self.page_size]
+        inserted = self.tree.insert(
+            lease.text[: whole * TOKEN_BYTES],
+            pages,
+            lease.namespace,
+            priority=lease.priority,
+            counted_tokens=lease.counted_tokens,
+        )
+        lease.counted_tokens = whole
+        self.tree.lock(inserted.node)
+        self.tree.unlock(lease.node)
+        if self.pool is not None:
+            known = slice(lease.tree_tokens // self.page_size, inserted.known_tokens // self.page_size)
+            if known.stop > known.start:
+                self.pool.give_back(lease.pages[known])
+                tree_pages = [node.pages for node in inserted.node.path() if node.pages is not None]
+                lease.pages = np.concatenate([*tree_pages, lease.pages[whole // self.page_size :]])
+        lease.node = inserted.node
+        lease.tree_tokens = whole
+
+    def release(self, lease: Lease, output_ids: TokenIds = ()) -> None:
+        """End a request that generated ``output_ids`` behind the lease's tokens; all of it but the last token stays cached.
+
+        The prompt and the output stand in separate nodes, so that the output can be evicted alone. Output for which
+        there is no memory is left out.
+        """
+        assert isinstance(lease, RadixLease)
+        self.checkpoint(lease)
+        computed = output_ids[:-1]
+        if len(computed):
+            room = len(computed)
+            if self.pool is not None:
+                free = self.pool.num_free + self.tree.evictable_tokens // self.page_size
+                room = min(room, (len(lease.pages) + free) * self.page_size - lease.num_tokens)
+            self.extend(lease, computed[:room])
+            self.checkpoint(lease)
+        self._close(lease)
+
+    def abort(self, lease: RadixLease) -> None:
+        """End a request without keeping more than its checkpoints: it was aborted, or must be computed again."""
+        self._require_open(lease)
+        self._close(lease)
+
+    def _close(self, lease: RadixLease) -> None:
+        self.tree.unlock(lease.node)
+        if self.pool is not None:
+            self.pool.give_back(lease.pages[lease.tree_tokens // self.page_size :])
+        del self._leases[id(lease)]
+        lease.cache = None
+        lease.pages = NO_PAGES
+
+    def _require_open(self, lease: RadixLease) -> None:
+        if lease.cache is not self:
+            raise RuntimeError("this lease was released already, or belongs to another cache")
+
+    def reset(self) -> bool:
+        """Forget everything. Refused (``False``) while a request runs."""
+        if self._leases:
+            return False
+        if self.pool is not None:
+            for node in self.tree.nodes():
+                if node.pages is not None:
+                    self.pool.give_back(node.pages)
+        self.tree.clear()
+        if self._remembered is not None:
+            self._remembered.clear()
+        self._requests = self._prompt_tokens = self._hit_tokens = self._evicted_tokens = 0
+        return True
+
+    @property
+    def evictable_tokens(self) -> int:
+        """Cached tokens that no running request holds."""
+        return self.tree.evictable_tokens
+
+    @property
+    def protected_tokens(self) -> int:
+        """Cached tokens that a running request holds."""
+        return self.tree.protected_tokens
+
+    def stats(self) -> CacheStats:
+        return CacheStats(
+            requests=self._requests,
+            prompt_tokens=self._prompt_tokens,
+            hit_tokens=self._hit_tokens,
+            cached_tokens=self.tree.num_tokens,
+            capacity_tokens=None if self.pool is None else self.pool.num_pages * self.page_size,
+            evicted_tokens=self._evicted_tokens,
+        )
+
+    def check(self) -> None:
+        """Integrity, for any idle moment: every page has one owner, every lease a locked path with its own text."""
+        self.tree.check()
+        if self._remembered is not None:
+            self._remembered.check()
+        for lease in self._leases.values():
+            path = lease.node.path()
+            assert all(node.locks for node in path), "a lease's path is not locked"
+            assert lease.text.startswith(lease.node.prefix()), "a lease's path holds another text"
+            assert sum(node.num_tokens for node in path) == lease.tree_tokens, (
+                "a lease's path has another length"
+            )
+        if self.pool is None:
+            return
+        owned = [node.pages for node in self.tree.nodes() if node.pages is not None]
+        own = [lease.pages[lease.tree_tokens // self.page_size :] for lease in self._leases.values()]
+        pages = np.concatenate([self.pool.free_pages(), *owned, *own])
+        assert len(pages) == self.pool.num_pages, "free + cached + in use is not the pool's size"
+        assert len(np.unique(pages)) == len(pages), "a page has two owners"
+
+
+def stored_texts(cache: RadixCache) -> dict[Namespace, list[list[int]]]:
+    """The token ids of every leaf from the root on, per namespace: for tests and inspection."""
+    texts: dict[Namespace, list[list[int]]] = {}
+    for node in cache.tree.nodes():
+        if not node.children:
+            texts.setdefault(node.namespace, []).append(unpack(node.prefix()).tolist())
+    return texts
