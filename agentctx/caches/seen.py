@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from agentctx.rendering.prompt import TokenIds
-from agentctx_engine.memory import RadixTree
+from agentctx_engine.memory.radix_tree import Namespace, RadixTree
+from agentctx_engine.memory.token_bytes import pack
+
+_ALL = Namespace()
 
 
 class SeenPrefixes:
-    """An unlimited radix tree of sent sequences: what an ideal cache could reuse."""
+    """An unlimited radix tree of sent sequences: what a cache that never forgets and never rounds could reuse."""
 
     def __init__(self) -> None:
         self._tree = RadixTree()
 
     def longest_prefix(self, token_ids: TokenIds) -> int:
-        """Tokens that the longest common prefix with any earlier sequence has."""
-        return self._tree.longest_prefix(token_ids)
+        """Tokens of the longest common prefix with any earlier sequence."""
+        return self._tree.find(pack(token_ids), _ALL).equal_tokens
 
     def add(self, token_ids: TokenIds) -> None:
         """Remember a sequence."""
-        self._tree.add(token_ids)
+        self._tree.insert(pack(token_ids), None, _ALL)
