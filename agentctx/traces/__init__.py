@@ -1,1 +1,23 @@
 """Traces: recorded conversations in, one format of ours out."""
+
+from agentctx.traces.conversation import Conversation
+from agentctx.traces.entry import Entry
+from agentctx.traces.reading import expand, load, read_sessions
+from agentctx.traces.recording import TraceWriter
+from agentctx.traces.records import Api, LogRecord
+from agentctx.traces.request_log import read_records
+from agentctx.traces.shape import Exchange, Session
+
+__all__ = [
+    "Api",
+    "Conversation",
+    "Entry",
+    "Exchange",
+    "LogRecord",
+    "Session",
+    "TraceWriter",
+    "expand",
+    "load",
+    "read_records",
+    "read_sessions",
+]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from datetime import UTC, datetime
 from os import fspath
 from typing import Any
 
@@ -11,6 +10,7 @@ from agentctx.errors import InputError
 from agentctx.traces.apis import body_api
 from agentctx.traces.records import LogRecord
 from agentctx.traces.source import Line, PathType, parse_json, read_lines
+from agentctx.traces.times import seconds
 
 # A log line that wraps a body: where the body and what came back are, by the names that tools use.
 _REQUEST_KEYS = ("request", "body", "request_body", "req")
@@ -18,33 +18,6 @@ _RESPONSE_KEYS = ("response", "response_body", "res", "reply")
 _TIME_KEYS = ("at", "timestamp", "time", "t", "ts", "created_at")
 _URL_KEYS = ("endpoint_hint", "url", "endpoint", "path")
 _SESSION_KEYS = ("session_id", "session", "conversation_id", "trace_id")
-
-
-def seconds(value: Any) -> float | None:
-    """A log's time as seconds since 1970: ISO 8601, or a number of seconds, milli-, micro- or nanoseconds."""
-    if isinstance(value, bool) or value is None:
-        return None
-    if isinstance(value, str):
-        text = value.strip()
-        try:
-            moment = datetime.fromisoformat(text)
-        except ValueError:
-            try:
-                return seconds(float(text))
-            except ValueError:
-                return None
-        if moment.tzinfo is None:
-            moment = moment.replace(tzinfo=UTC)
-        return moment.timestamp()
-    if isinstance(value, (int, float)):
-        if not 0 <= value < 1e20:
-            return None
-        # 1e11 seconds lie in the year 5138: larger numbers count a smaller unit.
-        for limit, unit in ((1e11, 1.0), (1e14, 1e3), (1e17, 1e6)):
-            if value < limit:
-                return float(value) / unit
-        return float(value) / 1e9
-    return None
 
 
 def _first(record: Mapping[str, Any], keys: tuple[str, ...]) -> str | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import os
 import re
 import zlib
 from collections.abc import Iterator
@@ -28,6 +29,11 @@ _BOM = b"\xef\xbb\xbf"
 _BUFFER = 1 << 16
 
 PathType = str | PathLike[str]
+
+
+def stem(path: PathType) -> str:
+    """The file's name without folders and endings: what a session is called whose recorder gave it no id."""
+    return os.path.basename(fspath(path)).split(".", 1)[0] or "session"
 
 
 @dataclass(frozen=True, slots=True)

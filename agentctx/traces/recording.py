@@ -1,0 +1,279 @@
+"""agentctx's own trace format: JSON Lines, append-only (see docs/trace-format.md).
+
+A line with ``"agentctx": "session"`` opens a session; every line behind it is one message. A recorder that is
+killed leaves at most one torn line, the last: a reader says so, and a writer that opens the file again cuts it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Iterator
+from os import fspath
+from types import TracebackType
+from typing import Any, TypeVar
+
+from pydantic import ValidationError
+
+from agentctx.errors import InputError, UsageError
+from agentctx.messages import Message, Request, Tool, canonical_json
+from agentctx.traces.entry import Entry
+from agentctx.traces.node import Node
+from agentctx.traces.shape import Exchange, Session
+from agentctx.traces.source import PathType
+from agentctx.usage import Usage
+
+FORMAT = "agentctx"
+VERSION = 1
+
+_USAGE_FIELDS = ("prompt", "cached", "written", "output")
+
+
+def recognizes(record: dict[str, Any]) -> bool:
+    """Whether a record opens a session in this format."""
+    return record.get("agentctx") == "session"
+
+
+# --- writing -----------------------------------------------------------------------------------------------
+
+
+def _slim(model: Message | Tool | Request) -> dict[str, Any]:
+    return model.model_dump(mode="json", exclude_defaults=True) | (
+        {"role": model.role} if isinstance(model, Message) else {}
+    )
+
+
+def _usage_json(usage: Usage) -> dict[str, int]:
+    values = {name: getattr(usage, name) for name in _USAGE_FIELDS}
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _entry_json(entry: Entry) -> dict[str, Any]:
+    record: dict[str, Any] = {"message": _slim(entry.message)}
+    if entry.call is not None:
+        record["call"] = entry.call
+    if entry.at is not None:
+        record["at"] = entry.at
+    if entry.usage is not None:
+        record["usage"] = _usage_json(entry.usage)
+    if entry.extra_json is not None:
+        record["extra_json"] = entry.extra_json
+    return record
+
+
+def _exchange_json(exchange: Exchange) -> dict[str, Any]:
+    record: dict[str, Any] = {"request": _slim(exchange.request)}
+    if exchange.reply is not None:
+        record["reply"] = _slim(exchange.reply)
+    if exchange.at is not None:
+        record["at"] = exchange.at
+    if exchange.usage is not None:
+        record["usage"] = _usage_json(exchange.usage)
+    return record
+
+
+class TraceWriter:
+    """Appends sessions to a file, one line a message; each line is flushed when it is written.
+
+    ``sync=True`` also forces every line to the disk, so that it survives a power cut and not only a kill.
+    Opening a file whose last line is torn cuts that line; ``cut_bytes`` says how many bytes went.
+    Raises ``InputError`` when the file holds something else than traces of this format.
+    """
+
+    def __init__(self, path: PathType, *, sync: bool = False) -> None:
+        self.path = fspath(path)
+        self._sync = sync
+        self._open_session = False
+        self.cut_bytes = _cut_torn_line(self.path)
+        self._file = open(self.path, "ab")  # noqa: SIM115 (closed by close())
+
+    def start(
+        self,
+        session_id: str,
+        *,
+        tools: Iterable[Tool] = (),
+        model: str | None = None,
+        source_format: str = FORMAT,
+    ) -> None:
+        """Open a session: the messages that follow belong to it."""
+        head: dict[str, Any] = {"agentctx": "session", "version": VERSION, "id": session_id}
+        if source_format != FORMAT:
+            head["source_format"] = source_format
+        if model is not None:
+            head["model"] = model
+        listed = [_slim(tool) for tool in tools]
+        if listed:
+            head["tools"] = listed
+        self._write(head)
+        self._open_session = True
+
+    def append(
+        self,
+        message: Message,
+        *,
+        call: str | None = None,
+        at: float | None = None,
+        usage: Usage | None = None,
+        extra_json: str | None = None,
+    ) -> None:
+        """Append one message. ``call`` names the model call that generated it."""
+        self._need_session()
+        self._write(_entry_json(Entry(message, call, at, usage, None, extra_json)))
+
+    def write(self, session: Session) -> None:
+        """Append a whole session, its exchanges included."""
+        self.start(session.id, tools=session.tools, model=session.model, source_format=session.format)
+        for entry in session.entries:
+            self._write(_entry_json(entry))
+        for exchange in session.exchanges:
+            self._write(_exchange_json(exchange))
+
+    def close(self) -> None:
+        """Close the file. Writing after this is an error."""
+        self._file.close()
+
+    def __enter__(self) -> TraceWriter:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _need_session(self) -> None:
+        if not self._open_session:
+            raise UsageError("no session is open; call start() before append()")
+
+    def _write(self, record: dict[str, Any]) -> None:
+        # One write call per line: a kill between two calls can't leave half a line, only a kill inside one can.
+        self._file.write(canonical_json(record).encode() + b"\n")
+        self._file.flush()
+        if self._sync:
+            os.fsync(self._file.fileno())
+
+
+def _cut_torn_line(path: str) -> int:
+    """Cut the bytes behind the last line end, and return how many there were."""
+    try:
+        with open(path, "r+b") as file:
+            first = file.readline(1 << 20)
+            if not first:
+                return 0
+            if not first.startswith(b'{"agentctx":'):
+                raise InputError(
+                    "the file holds something else than agentctx traces",
+                    file=path,
+                    line=1,
+                    remedy="write to a new file",
+                )
+            size = file.seek(0, os.SEEK_END)
+            end = size
+            while end > 0:
+                start = max(0, end - (1 << 16))
+                file.seek(start)
+                found = file.read(end - start).rfind(b"\n")
+                if found >= 0:
+                    end = start + found + 1
+                    break
+                end = start
+            if end < size:
+                file.truncate(end)
+            return size - end
+    except FileNotFoundError:
+        return 0
+
+
+# --- reading -----------------------------------------------------------------------------------------------
+
+
+_T = TypeVar("_T", Message, Tool, Request)
+
+
+def _model(kind: type[_T], node: Node) -> _T:
+    try:
+        return kind.model_validate(node.value)
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(str(part) for part in first["loc"])
+        raise Node(None, node.file, node.line, f"{node.path}.{place}" if place else node.path).error(
+            first["msg"]
+        ) from error
+
+
+def _number(node: Node) -> float | None:
+    value = node.value
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise node.error("expected a number of seconds")
+    return float(value)
+
+
+def _usage(node: Node) -> Usage | None:
+    if node.value is None:
+        return None
+    counts = {}
+    for name in _USAGE_FIELDS:
+        value = node[name].value
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 0):
+            raise node[name].error("expected a number of tokens")
+        counts[name] = value
+    return Usage(**counts)
+
+
+class _Open:
+    """The session that is being read."""
+
+    def __init__(self, head: Node) -> None:
+        version = head["version"].value
+        if version != VERSION:
+            raise head["version"].error(
+                f"version {json.dumps(version)} of the trace format", "update agentctx"
+            )
+        self.file = head.file
+        self.id = head["id"].text()
+        self.format = head["source_format"].maybe_text() or FORMAT
+        self.model = head["model"].maybe_text()
+        self.tools = tuple(_model(Tool, item) for item in head["tools"].items()) if head["tools"] else ()
+        self.entries: list[Entry] = []
+        self.exchanges: list[Exchange] = []
+
+    def add(self, record: Node) -> None:
+        at, usage = _number(record["at"]), _usage(record["usage"])
+        if "message" in record:
+            message = _model(Message, record["message"])
+            call, extra = record["call"].maybe_text(), record["extra_json"].maybe_text()
+            self.entries.append(Entry(message, call, at, usage, record.line, extra))
+        elif "request" in record:
+            request = _model(Request, record["request"])
+            reply = _model(Message, record["reply"]) if record["reply"] else None
+            self.exchanges.append(Exchange(request, reply, at, usage, record.line))
+        else:
+            raise record.error("neither a session, a message nor a request", "see docs/trace-format.md")
+
+    def session(self) -> Session:
+        return Session(
+            self.id,
+            self.file,
+            self.format,
+            tools=self.tools,
+            entries=tuple(self.entries),
+            exchanges=tuple(self.exchanges),
+            model=self.model,
+        )
+
+
+def read(records: Iterable[Node], file: str) -> Iterator[Session]:
+    """The sessions of a file, in order."""
+    current: _Open | None = None
+    for record in records:
+        if recognizes(record.obj()):
+            if current is not None:
+                yield current.session()
+            current = _Open(record)
+        elif current is None:
+            raise record.error("a message before the line that opens its session", "see docs/trace-format.md")
+        else:
+            current.add(record)
+    if current is not None:
+        yield current.session()
