@@ -278,6 +278,24 @@ class RadixCache:
         lease.node = inserted.node
         lease.tree_tokens = whole
 
+    def fork(self, lease: RadixLease) -> tuple[RadixLease, list[tuple[int, int]]]:
+        """A second lease on the same tokens, and the copies (source page, target page) to make before either writes on.
+
+        What stands in the tree is shared, the pages behind it are copied. ``MemoryError`` changes nothing but what was evicted.
+        """
+        self._require_open(lease)
+        twin = RadixLease(self, lease.match, lease.namespace, lease.priority, lease.text, lease.node)
+        twin.tree_tokens = lease.tree_tokens
+        copies: list[tuple[int, int]] = []
+        if self.pool is not None:
+            shared = lease.tree_tokens // self.page_size
+            own = self._take(len(lease.pages) - shared)
+            twin.pages = np.concatenate([lease.pages[:shared], own])
+            copies = list(zip(lease.pages[shared:].tolist(), own.tolist(), strict=True))
+        self.tree.lock(twin.node)
+        self._leases[id(twin)] = twin
+        return twin, copies
+
     def release(self, lease: Lease, output_ids: TokenIds = ()) -> None:
         """End a request that generated ``output_ids`` behind the lease's tokens; all of it but the last token stays cached.
 
