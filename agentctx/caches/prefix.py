@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from agentctx.caches.model import Prediction
+from agentctx.caches.model import PLAIN, Arrival, Prediction
 from agentctx.rendering.prompt import TokenIds
 from agentctx_engine.memory.prefix_cache import CacheStats, Match, PrefixCache
 
@@ -12,11 +12,7 @@ def _prediction(match: Match) -> Prediction:
 
 
 class PrefixCacheModel:
-    """A CacheModel that runs a :class:`PrefixCache`: the code that predicts is the code that the engine runs.
-
-    ``rounded`` answers what the same cache would give without limits of memory: the difference to the
-    prediction is what the server lost.
-    """
+    """A CacheModel that runs a :class:`PrefixCache`: the code that predicts is the code that the engine runs."""
 
     def __init__(self, name: str, cache: PrefixCache, *, unlimited: PrefixCache | None = None) -> None:
         self._name = name
@@ -28,17 +24,16 @@ class PrefixCacheModel:
     def name(self) -> str:
         return self._name
 
-    def predict(self, token_ids: TokenIds) -> Prediction:
-        return _prediction(self._cache.match(token_ids))
+    def predict(self, token_ids: TokenIds, arrival: Arrival = PLAIN) -> Prediction:
+        return _prediction(self._cache.match(token_ids, salt=arrival.salt))
 
-    def without_limits(self, token_ids: TokenIds) -> int:
-        """Tokens that the same rules would reuse if nothing had ever been evicted."""
-        return (self._unlimited or self._cache).match(token_ids).hit_tokens
+    def without_limits(self, token_ids: TokenIds, arrival: Arrival = PLAIN) -> int:
+        return (self._unlimited or self._cache).match(token_ids, salt=arrival.salt).hit_tokens
 
-    def commit(self, token_ids: TokenIds, reply_ids: TokenIds) -> Prediction:
+    def commit(self, token_ids: TokenIds, reply_ids: TokenIds, arrival: Arrival = PLAIN) -> Prediction:
         if self._unlimited is not None:
-            self._unlimited.release(self._unlimited.commit(token_ids), reply_ids)
-        lease = self._cache.commit(token_ids)
+            self._unlimited.release(self._unlimited.commit(token_ids, salt=arrival.salt), reply_ids)
+        lease = self._cache.commit(token_ids, salt=arrival.salt)
         self._cache.release(lease, reply_ids)
         return _prediction(lease.match)
 
