@@ -48,8 +48,8 @@ def replay(session: Session, policy_spec: str, setting: Setting) -> SessionRepor
     turns: list[TurnReport] = []
     stand_in = False
     prompt = None
-    for message in session.messages:
-        if message.role == "assistant":
+    for message, generated in zip(session.messages, session.generated, strict=True):
+        if generated:
             turn = policy.turn(history, renderer.count)
             stand_in = stand_in or turn.stand_in
             prompt = renderer.render(turn.request, prompt)

@@ -14,13 +14,18 @@ from typing import Any
 @dataclass(frozen=True, slots=True)
 class Usage:
     """Tokens of one model call. ``prompt`` = all prompt tokens; ``cached`` of them were read from a cache,
-    ``written`` of them were written to one; ``output`` = generated tokens.
+    ``written`` of them were written to one; ``output`` = generated tokens, ``reasoning`` of them thoughts.
+
+    ``written_5m`` and ``written_1h`` split ``written`` by lifetime where writes are billed by it (Anthropic).
     """
 
     prompt: int | None = None
     cached: int | None = None
     written: int | None = None
     output: int | None = None
+    written_5m: int | None = None
+    written_1h: int | None = None
+    reasoning: int | None = None
 
 
 def _count(source: Mapping[str, Any], *keys: str) -> int | None:
@@ -57,6 +62,9 @@ def usage_from_openai(usage: Mapping[str, Any]) -> Usage:
             _count(details, "cache_write_tokens"), _count(usage, "cache_creation_input_tokens")
         ),
         output=_count(usage, "completion_tokens", "output_tokens"),
+        reasoning=_count(
+            _details(usage, "completion_tokens_details", "output_tokens_details"), "reasoning_tokens"
+        ),
     )
 
 
@@ -70,6 +78,8 @@ def usage_from_anthropic(usage: Mapping[str, Any]) -> Usage:
         cached=cached,
         written=written,
         output=_count(usage, "output_tokens"),
+        written_5m=_count(_details(usage, "cache_creation"), "ephemeral_5m_input_tokens"),
+        written_1h=_count(_details(usage, "cache_creation"), "ephemeral_1h_input_tokens"),
     )
 
 

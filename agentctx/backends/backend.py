@@ -9,24 +9,7 @@ from typing import Any, Protocol
 from agentctx.errors import AgentctxError
 from agentctx.messages import Message
 from agentctx.rendering.prompt import Prompt, TokenIds
-
-
-@dataclass(frozen=True, slots=True)
-class Usage:
-    """What the server said about one turn, in tokens. ``None`` means that it did not say: unknown is not zero.
-
-    ``cached_tokens`` were reused; ``cache_write_5m_tokens``/``cache_write_1h_tokens`` were written to a cache
-    that is billed by lifetime (Anthropic). ``slot`` is the llama-server slot that served the turn.
-    """
-
-    prompt_tokens: int | None = None
-    cached_tokens: int | None = None
-    output_tokens: int | None = None
-    cache_write_tokens: int | None = None
-    cache_write_5m_tokens: int | None = None
-    cache_write_1h_tokens: int | None = None
-    reasoning_tokens: int | None = None
-    slot: int | None = None
+from agentctx.usage import Usage
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +17,7 @@ class Completion:
     """A finished turn.
 
     ``reply_ids`` are the token ids that were generated, end token included when the server reports it;
-    ``None`` when the server only gives text. ``seconds`` and ``first_token_seconds`` are wall-clock times.
+    ``None`` when the server only gives text. ``slot`` is the llama-server slot that served the turn. ``seconds`` and ``first_token_seconds`` are wall-clock times.
     """
 
     message: Message
@@ -42,6 +25,7 @@ class Completion:
     reply_ids: TokenIds | None = field(default=None, compare=False)
     finish_reason: str | None = None
     model: str | None = None
+    slot: int | None = None
     seconds: float | None = None
     first_token_seconds: float | None = None
 

@@ -22,37 +22,22 @@ from agentctx.backends.backend import (
     Refused,
     StreamBroken,
     TimedOut,
-    Usage,
 )
 from agentctx.errors import UsageError
 from agentctx.messages import Message
 from agentctx.rendering.prompt import Prompt
+from agentctx.usage import usage_from_llama
 
 _API = "llama-server /completion"
-
-
-def _usage(body: Mapping[str, Any]) -> Usage:
-    timings = body.get("timings")
-    timings = timings if isinstance(timings, Mapping) else {}
-    cached = count_or_none(timings.get("cache_n"))
-    computed = count_or_none(timings.get("prompt_n"))
-    prompt = count_or_none(body.get("tokens_evaluated"))
-    if prompt is None and cached is not None and computed is not None:
-        prompt = cached + computed
-    return Usage(
-        prompt_tokens=prompt,
-        cached_tokens=cached,
-        output_tokens=count_or_none(timings.get("predicted_n")),
-        slot=count_or_none(body.get("id_slot")),
-    )
 
 
 def _completion(body: Mapping[str, Any], text: str, tokens: list[int]) -> Completion:
     return Completion(
         message=Message(role="assistant", content=text),
-        usage=_usage(body),
+        usage=usage_from_llama(body),
         reply_ids=np.asarray(tokens, np.int32) if tokens else None,
         finish_reason=body.get("stop_type"),
+        slot=count_or_none(body.get("id_slot")),
         model=body.get("model") if isinstance(body.get("model"), str) else None,
     )
 
