@@ -6,14 +6,14 @@ from agentctx.traces.reading import expand, load, read_sessions
 from agentctx.traces.recording import TraceWriter
 from agentctx.traces.records import Api, LogRecord
 from agentctx.traces.request_log import read_records
-from agentctx.traces.shape import Exchange, Session
+from agentctx.traces.shape import LoggedRequest, Session
 
 __all__ = [
     "Api",
     "Conversation",
     "Entry",
-    "Exchange",
     "LogRecord",
+    "LoggedRequest",
     "Session",
     "TraceWriter",
     "expand",

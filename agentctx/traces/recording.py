@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Iterator
+from dataclasses import fields
 from os import fspath
 from types import TracebackType
 from typing import Any, TypeVar
@@ -19,14 +20,14 @@ from agentctx.errors import InputError, UsageError
 from agentctx.messages import Message, Request, Tool, canonical_json
 from agentctx.traces.entry import Entry
 from agentctx.traces.node import Node
-from agentctx.traces.shape import Exchange, Session
+from agentctx.traces.shape import LoggedRequest, Session
 from agentctx.traces.source import PathType
 from agentctx.usage import Usage
 
 FORMAT = "agentctx"
 VERSION = 1
 
-_USAGE_FIELDS = ("prompt", "cached", "written", "output")
+_USAGE_FIELDS = tuple(field.name for field in fields(Usage))
 
 
 def recognizes(record: dict[str, Any]) -> bool:
@@ -61,14 +62,14 @@ def _entry_json(entry: Entry) -> dict[str, Any]:
     return record
 
 
-def _exchange_json(exchange: Exchange) -> dict[str, Any]:
-    record: dict[str, Any] = {"request": _slim(exchange.request)}
-    if exchange.reply is not None:
-        record["reply"] = _slim(exchange.reply)
-    if exchange.at is not None:
-        record["at"] = exchange.at
-    if exchange.usage is not None:
-        record["usage"] = _usage_json(exchange.usage)
+def _logged_json(logged: LoggedRequest) -> dict[str, Any]:
+    record: dict[str, Any] = {"request": _slim(logged.request)}
+    if logged.reply is not None:
+        record["reply"] = _slim(logged.reply)
+    if logged.at is not None:
+        record["at"] = logged.at
+    if logged.usage is not None:
+        record["usage"] = _usage_json(logged.usage)
     return record
 
 
@@ -121,12 +122,12 @@ class TraceWriter:
         self._write(_entry_json(Entry(message, call, at, usage, None, extra_json)))
 
     def write(self, session: Session) -> None:
-        """Append a whole session, its exchanges included."""
+        """Append a whole session, its requests included."""
         self.start(session.id, tools=session.tools, model=session.model, source_format=session.format)
         for entry in session.entries:
             self._write(_entry_json(entry))
-        for exchange in session.exchanges:
-            self._write(_exchange_json(exchange))
+        for logged in session.requests:
+            self._write(_logged_json(logged))
 
     def close(self) -> None:
         """Close the file. Writing after this is an error."""
@@ -236,7 +237,7 @@ class _Open:
         self.model = head["model"].maybe_text()
         self.tools = tuple(_model(Tool, item) for item in head["tools"].items()) if head["tools"] else ()
         self.entries: list[Entry] = []
-        self.exchanges: list[Exchange] = []
+        self.requests: list[LoggedRequest] = []
 
     def add(self, record: Node) -> None:
         at, usage = _number(record["at"]), _usage(record["usage"])
@@ -247,7 +248,7 @@ class _Open:
         elif "request" in record:
             request = _model(Request, record["request"])
             reply = _model(Message, record["reply"]) if record["reply"] else None
-            self.exchanges.append(Exchange(request, reply, at, usage, record.line))
+            self.requests.append(LoggedRequest(request, reply, at, usage, record.line))
         else:
             raise record.error("neither a session, a message nor a request", "see docs/trace-format.md")
 
@@ -258,7 +259,7 @@ class _Open:
             self.format,
             tools=self.tools,
             entries=tuple(self.entries),
-            exchanges=tuple(self.exchanges),
+            requests=tuple(self.requests),
             model=self.model,
         )
 

@@ -12,7 +12,7 @@ from agentctx.usage import Usage
 
 
 @dataclass(frozen=True, slots=True)
-class Exchange:
+class LoggedRequest:
     """One line of a request log: the whole request as it was sent, and the reply where it was logged."""
 
     request: Request
@@ -26,7 +26,7 @@ class Exchange:
 class Session:
     """One recorded conversation.
 
-    ``entries`` are the messages as the recorder wrote them, in the file's order. ``exchanges`` is the second form:
+    ``entries`` are the messages as the recorder wrote them, in the file's order. ``requests`` is the second form:
     where the source is a log of requests, each with its own message list, they are all here, and ``entries`` is
     the conversation that follows from them.
 
@@ -39,7 +39,7 @@ class Session:
     format: str
     tools: tuple[Tool, ...] = ()
     entries: tuple[Entry, ...] = field(default=(), repr=False)
-    exchanges: tuple[Exchange, ...] = field(default=(), repr=False)
+    requests: tuple[LoggedRequest, ...] = field(default=(), repr=False)
     model: str | None = None
 
     @cached_property
@@ -69,13 +69,13 @@ class Session:
     @property
     def message_count(self) -> int:
         """Messages as recorded; in a request log each request and each reply counts as one."""
-        return 2 * len(self.exchanges) if self.exchanges else len(self.entries)
+        return 2 * len(self.requests) if self.requests else len(self.entries)
 
     @property
     def assistant_count(self) -> int:
         """Assistant messages as recorded, pieces of one model call counted one by one."""
-        if self.exchanges:
-            return len(self.exchanges)
+        if self.requests:
+            return len(self.requests)
         return sum(entry.message.role == "assistant" for entry in self.entries)
 
     @property

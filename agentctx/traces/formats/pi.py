@@ -8,7 +8,7 @@ from typing import Any
 from agentctx.messages import Message
 from agentctx.traces.entry import Entry
 from agentctx.traces.node import Node, rest_json
-from agentctx.traces.parts import block_messages, content
+from agentctx.traces.parts import block_messages, content, role_of
 from agentctx.traces.shape import Session
 from agentctx.traces.source import stem
 from agentctx.traces.times import seconds
@@ -63,13 +63,13 @@ def read(records: Iterable[Node], file: str) -> Iterator[Session]:
             )
             entries.append(Entry(message, at=at, line=record.line, extra_json=extra))
             continue
-        if role != "user" and role != "assistant":
+        if role not in ("user", "assistant"):
             continue  # notices that pi shows and never sends (bashExecution, custom, …)
         aborted = not body["content"].value and value["message"].get("stopReason") in ("aborted", "error")
         call = f"line {record.line}" if role == "assistant" and not aborted else None
         usage = _usage(body["usage"]) if call else None
         entries.extend(
             Entry(message, call, at, usage, record.line, extra)
-            for message in block_messages(role, body["content"])
+            for message in block_messages(role_of(body["role"]), body["content"])
         )
     yield Session(session_id or stem(file), file, FORMAT, entries=tuple(entries), model=model)

@@ -9,7 +9,7 @@ from agentctx.messages import Message, Request
 from agentctx.traces.entry import Entry
 from agentctx.traces.node import Node
 from agentctx.traces.parts import content
-from agentctx.traces.shape import Exchange, Session
+from agentctx.traces.shape import LoggedRequest, Session
 from agentctx.traces.times import seconds
 
 FORMAT = "text-log"
@@ -31,7 +31,7 @@ class _Chain:
     def __init__(self) -> None:
         self.input = ""
         self.entries: list[Entry] = []
-        self.exchanges: list[Exchange] = []
+        self.requests: list[LoggedRequest] = []
 
     def add(self, text: str, reply: str, at: float | None, line: int) -> None:
         added = text[len(self.input) :]
@@ -40,7 +40,7 @@ class _Chain:
         answer = Message(role="assistant", content=reply)
         self.entries.append(Entry(answer, f"line {line}", at, line=line))
         request = Request(messages=(Message(role="user", content=text),))
-        self.exchanges.append(Exchange(request, answer, at, line=line))
+        self.requests.append(LoggedRequest(request, answer, at, line=line))
         self.input = text
 
 
@@ -74,4 +74,4 @@ def read(records: Iterable[Node], file: str) -> Iterator[Session]:
             _chain_for(text, chains).add(text, reply, at, line)
         for number, chain in enumerate(chains):
             name = session_id if len(chains) == 1 else f"{session_id}/{number + 1}"
-            yield Session(name, file, FORMAT, entries=tuple(chain.entries), exchanges=tuple(chain.exchanges))
+            yield Session(name, file, FORMAT, entries=tuple(chain.entries), requests=tuple(chain.requests))
