@@ -39,14 +39,14 @@ class PagedCache:
     def match(self, token_ids: TokenIds, *, salt: str | None = None) -> Match:
         """The longest reusable prefix of a prompt, and why it stops there. Changes nothing."""
         sequence = self.manager.open(token_ids, _keys(salt))
-        return self._explain(sequence, self.manager.match(sequence))
+        return self.explain(sequence, self.manager.match(sequence))
 
     def commit(self, token_ids: TokenIds, *, salt: str | None = None) -> PagedLease:
         """Admit a prompt and compute it. Raises :class:`OutOfBlocks` (a ``MemoryError``) if it can't fit."""
         manager = self.manager
         sequence = manager.open(token_ids, _keys(salt))
         hit = manager.match(sequence)
-        match = self._explain(sequence, hit)
+        match = self.explain(sequence, hit)
         if not manager.admit(sequence, len(sequence), hit):
             pool = manager.pools[0]
             raise OutOfBlocks(
@@ -85,7 +85,8 @@ class PagedCache:
             evicted_tokens=sum(pool.counters.evicted_blocks for pool in pools) * block_size,
         )
 
-    def _explain(self, sequence: KVSequence, hit: Hit) -> Match:
+    def explain(self, sequence: KVSequence, hit: Hit) -> Match:
+        """A hit of ``sequence`` with the reasons for what it leaves out: for callers that drive the manager themselves."""
         lost = len(sequence) - hit.num_tokens
         if not lost:
             return Match(0)
