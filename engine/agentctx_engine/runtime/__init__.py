@@ -1,1 +1,36 @@
 """Requests, scheduler, model runner, sampler and the Engine facade."""
+
+from agentctx_engine.runtime.config import EngineConfig
+from agentctx_engine.runtime.engine import Engine
+from agentctx_engine.runtime.errors import (
+    EngineClosedError,
+    EngineError,
+    EngineMemoryError,
+    PromptTooLongError,
+    RequestCancelledError,
+    RequestError,
+    RequestFailedError,
+)
+from agentctx_engine.runtime.handle import GenerationHandle
+from agentctx_engine.runtime.request import FinishReason
+from agentctx_engine.runtime.results import EngineState, GenerationResult, SampleResult, TokenEvent
+from agentctx_engine.runtime.sampling_params import SamplingParams
+
+__all__ = [
+    "Engine",
+    "EngineClosedError",
+    "EngineConfig",
+    "EngineError",
+    "EngineMemoryError",
+    "EngineState",
+    "FinishReason",
+    "GenerationHandle",
+    "GenerationResult",
+    "PromptTooLongError",
+    "RequestCancelledError",
+    "RequestError",
+    "RequestFailedError",
+    "SampleResult",
+    "SamplingParams",
+    "TokenEvent",
+]

@@ -1,0 +1,196 @@
+"""Engine: token ids in, token ids out, from any thread or event loop."""
+
+from __future__ import annotations
+
+import secrets
+import weakref
+from collections.abc import AsyncIterator, Iterator, Sequence
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from agentctx_engine.memory.prefix_cache import Match
+from agentctx_engine.runtime.build import build_core
+from agentctx_engine.runtime.config import EngineConfig
+from agentctx_engine.runtime.errors import PromptTooLongError, RequestError
+from agentctx_engine.runtime.handle import GenerationHandle
+from agentctx_engine.runtime.kv_store import TokenArray
+from agentctx_engine.runtime.loop import EngineLoop
+from agentctx_engine.runtime.model_runner import DecoderModel
+from agentctx_engine.runtime.request import Request, StopHook
+from agentctx_engine.runtime.results import EngineState, GenerationResult, TokenEvent
+from agentctx_engine.runtime.sampling_params import SamplingParams
+
+Prompt = Sequence[int] | npt.NDArray[np.integer[Any]]
+
+
+class Engine:
+    """Runs a model with paged, shared KV memory on a thread of its own.
+
+    Every call takes the same arguments as ``submit``: ``generate`` waits, ``stream`` gives tokens as they come, both with
+    an ``a…`` twin for event loops. Close it, or use it as a (sync or async) context manager; one that is forgotten closes itself.
+
+        with Engine(model, num_blocks=512) as engine:
+            result = engine.generate([1, 2, 3], SamplingParams(max_tokens=8))
+            result.token_ids, result.cached_tokens, result.computed_tokens
+    """
+
+    def __init__(self, model: DecoderModel, config: EngineConfig | None = None, **options: Any) -> None:
+        """``options`` are ``EngineConfig``'s fields, instead of ``config``. Raises ``EngineMemoryError`` if the KV pool can't be had."""
+        if config is not None and options:
+            raise TypeError("give a config or its fields, not both")
+        self.config = EngineConfig(**options) if config is None else config
+        self.model = model
+        self._core = build_core(model, self.config)
+        self.max_context = self._core.max_context
+        self._loop = EngineLoop(self._core)
+        self._finalizer = weakref.finalize(self, self._loop.close)
+
+    # -- requests -------------------------------------------------------------------------------------------
+
+    def submit(
+        self,
+        prompt: Prompt,
+        params: SamplingParams | None = None,
+        *,
+        cache_salt: str | None = None,
+        stop_hook: StopHook | None = None,
+        reuse: bool = True,
+        keep_logits: bool = False,
+    ) -> GenerationHandle:
+        """Queue a request and return at once.
+
+        cache_salt: prefixes are shared among requests with an equal salt only.
+        stop_hook: called after each token, see ``StopHook``.
+        reuse: ``False`` computes the whole prompt, though what it computes stays findable.
+        keep_logits: the result carries each sampled token's logits (``[tokens, vocabulary]`` float32: large).
+
+        Raises ``RequestError`` (``PromptTooLongError``) for a request that can never run, ``EngineClosedError`` after ``close``.
+        """
+        params = params or SamplingParams()
+        tokens = self._check(prompt, params)
+        if params.stop_token_ids is None:
+            params = params.with_stop_token_ids(self.model.config.eos_token_ids)
+        seed = secrets.randbits(64) if params.seed is None else params.seed
+        clock = self._core.clock
+
+        def make(request_id: int) -> Request:
+            return Request(
+                id=request_id,
+                prompt=tokens,
+                params=params,
+                seed=seed,
+                cache_salt=cache_salt,
+                stop_hook=stop_hook,
+                reuse=reuse,
+                keep_logits=keep_logits,
+                arrival=clock(),
+            )
+
+        return self._loop.submit(make)
+
+    def generate(
+        self, prompt: Prompt, params: SamplingParams | None = None, **options: Any
+    ) -> GenerationResult:
+        """``submit`` and wait. An interrupt while waiting cancels the request."""
+        handle = self.submit(prompt, params, **options)
+        try:
+            return handle.result()
+        finally:
+            handle.cancel()
+
+    def generate_many(
+        self, prompts: Sequence[Prompt], params: SamplingParams | None = None, **options: Any
+    ) -> list[GenerationResult]:
+        """All prompts together; results in their order. Raises the first error, after cancelling the rest."""
+        handles: list[GenerationHandle] = []
+        try:
+            handles.extend(self.submit(prompt, params, **options) for prompt in prompts)
+            return [handle.result() for handle in handles]
+        finally:
+            for handle in handles:
+                handle.cancel()
+
+    async def agenerate(
+        self, prompt: Prompt, params: SamplingParams | None = None, **options: Any
+    ) -> GenerationResult:
+        """``generate`` for event loops; cancelling the task cancels the request."""
+        return await self.submit(prompt, params, **options).aresult()
+
+    def stream(
+        self, prompt: Prompt, params: SamplingParams | None = None, **options: Any
+    ) -> Iterator[TokenEvent]:
+        """Tokens as they come. For the result too, ``submit`` and use the handle's ``stream`` and ``result``."""
+        return self.submit(prompt, params, **options).stream()
+
+    def astream(
+        self, prompt: Prompt, params: SamplingParams | None = None, **options: Any
+    ) -> AsyncIterator[TokenEvent]:
+        """``stream`` for event loops; leaving it early cancels the request."""
+        return aiter(self.submit(prompt, params, **options))
+
+    # -- the cache and the counters -------------------------------------------------------------------------
+
+    def match(self, prompt: Prompt, *, cache_salt: str | None = None) -> Match:
+        """What a request that came now would reuse, and why not more. Changes nothing."""
+        tokens = np.asarray(prompt, dtype=np.int32)
+        return self._loop.call(lambda: self._core.kv.match(tokens, cache_salt))
+
+    def state(self) -> EngineState:
+        """Totals, queue lengths and pool, at one moment between two steps."""
+        return self._loop.call(self._core.state)
+
+    def drop_cached(self) -> None:
+        """Forget every prefix that no running request holds."""
+        self._loop.call(self._core.kv.drop_cached)
+
+    # -- the end --------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """End what runs (``EngineClosedError`` to those who wait), stop the thread, give the memory back. Twice is harmless."""
+        self._finalizer()
+
+    def __enter__(self) -> Engine:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Engine:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _check(self, prompt: Prompt, params: SamplingParams) -> TokenArray:
+        tokens = check_prompt(prompt, self.model.config.vocab_size, self.max_context)
+        if params.n > self.config.max_samples:
+            raise RequestError(
+                f"n={params.n}: the engine runs {self.config.max_samples} samples together; raise max_samples"
+            )
+        return tokens
+
+
+def check_prompt(prompt: Prompt, vocab_size: int, max_context: int) -> TokenArray:
+    """The prompt as an own int32 array. Raises ``RequestError`` that says what is wrong with it."""
+    array = np.asarray(prompt)
+    if array.ndim != 1 or len(array) == 0:
+        raise RequestError("the prompt must be a non-empty list of token ids")
+    if array.dtype.kind not in "iu":
+        raise RequestError(f"the prompt must be token ids, got {array.dtype}")
+    wrong = np.flatnonzero((array < 0) | (array >= vocab_size))
+    if len(wrong):
+        place = int(wrong[0])
+        raise RequestError(f"prompt[{place}]={array[place]} is no token id: the vocabulary has {vocab_size}")
+    if len(array) >= max_context:
+        raise PromptTooLongError(
+            f"the prompt has {len(array)} tokens and must leave room for one more in a context of {max_context}; "
+            "shorten it, or raise max_context and the number of KV blocks as far as the model allows"
+        )
+    return array.astype(np.int32)
