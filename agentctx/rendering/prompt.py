@@ -59,6 +59,10 @@ class Renderer(Protocol):
     @property
     def name(self) -> str: ...
 
+    def count(self, text: str) -> int:
+        """Tokens of a plain text."""
+        ...
+
     def render(self, request: Request, previous: Prompt | None = None) -> Prompt:
         """Render the request with the generation prompt at its end.
 

@@ -1,0 +1,139 @@
+"""Tokenizer: the one interface to every vocabulary, and its tiktoken form."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from agentctx.errors import UsageError
+from agentctx.rendering.embedded import embedded_encoding
+from agentctx.rendering.prompt import TokenIds
+
+if TYPE_CHECKING:
+    import tiktoken
+
+CharStarts = npt.NDArray[np.int32]
+
+
+class Tokenizer(Protocol):
+    """Text to token ids and back.
+
+    ``exact`` is False for a stand-in: its counts are estimates for the model in question.
+    """
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def exact(self) -> bool: ...
+
+    @property
+    def special_tokens(self) -> Mapping[str, int]:
+        """Texts that are one token each wherever ``encode`` meets them."""
+        ...
+
+    def encode(self, text: str) -> TokenIds:
+        """Ids of the text; the text of a special token is that one token. Nothing is added in front."""
+        ...
+
+    def encode_ordinary(self, text: str) -> TokenIds:
+        """Ids of the text, with the text of a special token read as plain text."""
+        ...
+
+    def starts(self, text: str, ids: TokenIds) -> CharStarts:
+        """For each token of ``ids``, which is what ``text`` encodes to, the character at which it begins.
+
+        A token that begins inside a character's bytes is said to begin at that character.
+        """
+        ...
+
+    def decode(self, ids: TokenIds) -> str: ...
+
+    def count(self, text: str) -> int: ...
+
+
+def replace_surrogates(text: str) -> str:
+    """``text`` with each lone surrogate, which UTF-8 can't carry, replaced by U+FFFD; surrogate pairs become their character."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return text
+
+
+def byte_starts_to_char_starts(text: str, byte_starts: npt.NDArray[np.int64]) -> CharStarts:
+    """Offsets into the UTF-8 bytes of ``text`` turned into character offsets."""
+    if text.isascii():
+        return byte_starts.astype(np.int32)
+    data = np.frombuffer(text.encode(), dtype=np.uint8)
+    char_of_byte = np.cumsum((data & 0xC0) != 0x80, dtype=np.int32) - 1
+    return char_of_byte[byte_starts]
+
+
+class TiktokenTokenizer:
+    """A tiktoken ``Encoding``: byte-level BPE whose ids are the encoding's own."""
+
+    def __init__(self, encoding: tiktoken.Encoding, *, exact: bool = True) -> None:
+        self.encoding = encoding
+        self.name = encoding.name
+        self.exact = exact
+
+    @cached_property
+    def special_tokens(self) -> Mapping[str, int]:
+        return {text: self.encoding.encode_single_token(text) for text in self.encoding.special_tokens_set}
+
+    @cached_property
+    def _lengths(self) -> npt.NDArray[np.int64]:
+        """Bytes of each token by id. Ids that the encoding leaves unused have length 0."""
+        lengths = np.zeros(self.encoding.n_vocab, dtype=np.int64)
+        for token in range(self.encoding.n_vocab):
+            try:
+                lengths[token] = len(self.encoding.decode_single_token_bytes(token))
+            except KeyError:
+                continue
+        return lengths
+
+    def encode(self, text: str) -> TokenIds:
+        ids = self.encoding.encode(replace_surrogates(text), allowed_special="all", disallowed_special=())
+        return np.array(ids, dtype=np.int32)
+
+    def encode_ordinary(self, text: str) -> TokenIds:
+        return np.array(self.encoding.encode_ordinary(replace_surrogates(text)), dtype=np.int32)
+
+    def starts(self, text: str, ids: TokenIds) -> CharStarts:
+        lengths = self._lengths[ids]
+        return byte_starts_to_char_starts(text, np.cumsum(lengths) - lengths)
+
+    def decode(self, ids: TokenIds) -> str:
+        return self.encoding.decode(ids.tolist())
+
+    def count(self, text: str) -> int:
+        return len(self.encoding.encode_ordinary(replace_surrogates(text)))
+
+
+def embedded_tokenizer() -> TiktokenTokenizer:
+    """The vocabulary that ships with agentctx: a stand-in, so its counts are estimates for any real model."""
+    return TiktokenTokenizer(embedded_encoding(), exact=False)
+
+
+def tiktoken_tokenizer(name: str) -> TiktokenTokenizer:
+    """One of tiktoken's encodings, if tiktoken knows it and has it or can fetch it.
+
+    Raises ``UsageError`` otherwise.
+    """
+    import tiktoken
+
+    try:
+        return TiktokenTokenizer(tiktoken.get_encoding(name))
+    except ValueError:
+        known = ", ".join(sorted(tiktoken.list_encoding_names()))
+        raise UsageError(f"unknown tiktoken encoding {name!r}; known: {known}") from None
+    except Exception as error:  # whatever the download of the rank file raises
+        raise UsageError(
+            f"tiktoken can't load {name!r} ({type(error).__name__}): its rank file is downloaded at first use; "
+            "run once with a network, set TIKTOKEN_CACHE_DIR, or use the embedded vocabulary"
+        ) from error
