@@ -31,7 +31,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-_out = Console(soft_wrap=True)
+# A table that is piped must not be squeezed into the 80 columns of a terminal that isn't there.
+_out = Console(soft_wrap=True) if sys.stdout.isatty() else Console(soft_wrap=True, width=200)
 _err = Console(stderr=True, soft_wrap=True)
 
 
@@ -208,7 +209,7 @@ def _notes(reports: list[SessionReport]) -> list[str]:
         )
     if any(not turn.exact for report in reports for turn in report.turns):
         notes.append(
-            "counts are estimated: the layout stands in for a template or tokenizer that is not known"
+            "token counts are those of the built-in layout and vocabulary: exact for the bundled engine, estimates for other models"
         )
     return notes
 

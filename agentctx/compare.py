@@ -76,7 +76,7 @@ def replay(session: Session, policy_spec: str, setting: Setting) -> SessionRepor
                 )
             )
         history.append(message)
-    return SessionReport(session.id, policy.name, cache.name, renderer.name, tuple(turns), stand_in)
+    return SessionReport(session.id, policy_spec, cache.name, renderer.name, tuple(turns), stand_in)
 
 
 def compare(

@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
@@ -29,7 +30,7 @@ def _cells(row: PolicyTotals) -> list[str]:
 
 def comparison_table(reports: Sequence[SessionReport], *, title: str) -> Table:
     """The table for a terminal; the policy that reprocesses least is marked with an arrow."""
-    table = Table(title=title, title_justify="left", header_style="bold", pad_edge=False)
+    table = Table(title=title, title_justify="left", header_style="bold", pad_edge=False, box=SIMPLE_HEAD)
     for column in COLUMNS:
         table.add_column(column, justify="left" if column == "policy" else "right", no_wrap=True)
     rows = totals_by_policy(reports)

@@ -1,0 +1,255 @@
+"""Session: one conversation, every turn of it checked.
+
+History → Policy → Renderer → CacheModel → Backend, and a TurnReport for each turn. What a turn does is written once,
+without I/O (:class:`TurnCheck`); :class:`Session` and :class:`AsyncSession` carry it out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import dataclass, replace
+from time import monotonic
+
+from agentctx.backends.backend import AsyncBackend, Backend, Completion, Delta, Options
+from agentctx.caches.model import Arrival, CacheModel, Prediction
+from agentctx.errors import AgentctxError
+from agentctx.history import History
+from agentctx.messages import Message, Request
+from agentctx.policies import AppendOnly, Policy, Turn
+from agentctx.rendering.prompt import Prompt, Renderer
+from agentctx.reports.ledger import Account, Ledger
+from agentctx.reports.turn import SessionReport, TurnReport
+
+
+class PrefixBroken(AgentctxError):
+    """Strict checking: this request does not extend the one before it. ``report`` is the turn as it would have been."""
+
+    def __init__(self, report: TurnReport) -> None:
+        super().__init__(
+            f"turn {report.turn} would reprocess {report.broken} tokens that were sent before: the prefix breaks at "
+            f"{report.divergence}; send what was sent, or record a compaction"
+        )
+        self.report = report
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A turn that is ready to be sent. ``report`` is the turn as predicted."""
+
+    turn: Turn
+    prompt: Prompt
+    arrival: Arrival
+    prediction: Prediction
+    account: Account
+    report: TurnReport
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a turn gave: the model's reply and the report of what it cost."""
+
+    completion: Completion
+    report: TurnReport
+
+    @property
+    def message(self) -> Message:
+        return self.completion.message
+
+
+class TurnCheck:
+    """The steps of a turn, without I/O: prepare, then observe. Nothing changes between the two when a turn fails."""
+
+    def __init__(
+        self,
+        history: History,
+        renderer: Renderer,
+        cache: CacheModel,
+        *,
+        policy: Policy | None = None,
+        name: str = "session",
+        clock: Callable[[], float] = monotonic,
+    ) -> None:
+        self.history = history
+        self.renderer = renderer
+        self.cache = cache
+        self.policy: Policy = policy or AppendOnly()
+        self.name = name
+        self._clock = clock
+        self._ledger = Ledger()
+        self._prompt: Prompt | None = None
+        self._reports: list[TurnReport] = []
+
+    @property
+    def report(self) -> SessionReport:
+        """All turns so far."""
+        return SessionReport(
+            self.name, self.policy.name, self.cache.name, self.renderer.name, tuple(self._reports)
+        )
+
+    def prepare(self, options: Options) -> Prepared:
+        """Build, render and predict the next turn from the history."""
+        return self._prepared(self.policy.turn(self.history, self.renderer.count), options)
+
+    def prepare_request(self, request: Request, options: Options) -> Prepared:
+        """The same for a request that the caller built itself."""
+        return self._prepared(Turn(request), options)
+
+    def _prepared(self, turn: Turn, options: Options) -> Prepared:
+        prompt = self.renderer.render(turn.request, self._prompt)
+        arrival = Arrival(
+            at=self._clock(),
+            slot=options.slot,
+            cache_prompt=options.cache_prompt,
+            user_starts=_user_starts(prompt),
+        )
+        prediction = self.cache.predict(prompt.token_ids, arrival)
+        account = self._ledger.account(prompt)
+        rounded = self.cache.without_limits(prompt.token_ids, arrival)
+        report = TurnReport(
+            turn=len(self._reports) + 1,
+            prompt=len(prompt),
+            predicted=prediction.cached,
+            cached=None,
+            new=account.new,
+            rounding=max(0, account.ideal - rounded),
+            broken=account.broken,
+            server=max(0, rounded - prediction.cached),
+            dropped=sum(item.tokens for item in turn.dropped),
+            compacted=turn.compacted,
+            exact=prompt.exact,
+            divergence=account.divergence,
+        )
+        return Prepared(turn, prompt, arrival, prediction, account, report)
+
+    def observe(self, prepared: Prepared, completion: Completion) -> TurnReport:
+        """Take in what the server did. Predictions of later turns build on it."""
+        prompt = prepared.prompt
+        reply_ids = completion.reply_ids
+        if reply_ids is None:
+            reply_ids = self.renderer.reply_ids(prompt, completion.message)
+        self.cache.commit(prompt.token_ids, reply_ids, prepared.arrival)
+        self._ledger.commit(prompt, reply_ids, completion.message)
+        self._prompt = prompt
+        cached = completion.usage.cached
+        report = replace(prepared.report, cached=cached, reply=len(reply_ids))
+        if cached is not None:
+            rounded = prepared.report.predicted + prepared.report.server
+            report = replace(report, server=max(0, rounded - cached))
+        self._reports.append(report)
+        return report
+
+
+def _user_starts(prompt: Prompt) -> tuple[int, ...]:
+    """Token positions at which user messages start, template opening included where the spans tell."""
+    starts: list[int] = []
+    messages = prompt.request.messages
+    previous_end = 0
+    last_item: int | None = None
+    for span in prompt.spans:
+        if span.item is None or span.zone == "tools":
+            continue
+        if span.item != last_item:
+            if messages[span.item].role == "user":
+                starts.append(previous_end)
+            last_item = span.item
+        previous_end = span.end
+    return tuple(starts)
+
+
+@dataclass(frozen=True, slots=True)
+class SessionParts:
+    """What a session is made of. ``policy`` defaults to append-only."""
+
+    history: History
+    renderer: Renderer
+    cache: CacheModel
+    policy: Policy | None = None
+    name: str = "session"
+    strict: bool = False
+
+    def check(self) -> TurnCheck:
+        return TurnCheck(self.history, self.renderer, self.cache, policy=self.policy, name=self.name)
+
+
+class _Checked:
+    """What both faces of a session share: everything but sending."""
+
+    def __init__(self, parts: SessionParts) -> None:
+        self.history = parts.history
+        self._strict = parts.strict
+        self._turns = parts.check()
+
+    @property
+    def report(self) -> SessionReport:
+        """All turns so far."""
+        return self._turns.report
+
+    def check(self, request: Request, options: Options | None = None) -> Prepared:
+        """Check a request that the caller built and will send itself; nothing is sent or changed.
+
+        Raises :class:`PrefixBroken` in a strict session when it changes what was sent before. Report what the server
+        said with :meth:`observe`.
+        """
+        return self._guarded(self._turns.prepare_request(request, options or Options()))
+
+    def observe(self, prepared: Prepared, completion: Completion) -> TurnReport:
+        """Close a checked turn with the server's answer (its message and usage)."""
+        return self._turns.observe(prepared, completion)
+
+    def _next(self, options: Options) -> Prepared:
+        return self._guarded(self._turns.prepare(options))
+
+    def _guarded(self, prepared: Prepared) -> Prepared:
+        if self._strict and prepared.report.broken and not prepared.turn.compacted:
+            raise PrefixBroken(prepared.report)
+        return prepared
+
+    def _taken(self, prepared: Prepared, completion: Completion) -> Answer:
+        report = self._turns.observe(prepared, completion)
+        self.history.append(completion.message)
+        return Answer(completion, report)
+
+
+class Session(_Checked):
+    """One conversation with a backend.
+
+    ``complete`` runs the next turn and appends the reply; when it raises, the history is as it was.
+    """
+
+    def __init__(self, parts: SessionParts, backend: Backend) -> None:
+        super().__init__(parts)
+        self.backend = backend
+
+    def complete(self, options: Options | None = None) -> Answer:
+        """Run the next turn. Raises the backend's errors and :class:`PrefixBroken`."""
+        options = options or Options()
+        prepared = self._next(options)
+        return self._taken(prepared, self.backend.complete(prepared.prompt, options))
+
+    def stream(self, options: Options | None = None) -> Iterator[Delta | Answer]:
+        """Run the next turn piece by piece; the last item is the Answer. Closing the iterator ends the turn."""
+        options = options or Options()
+        prepared = self._next(options)
+        for delta in self.backend.stream(prepared.prompt, options):
+            yield delta if delta.completion is None else self._taken(prepared, delta.completion)
+
+
+class AsyncSession(_Checked):
+    """The same for asyncio. Cancelling ``complete`` ends the turn on the server and leaves the history as it was."""
+
+    def __init__(self, parts: SessionParts, backend: AsyncBackend) -> None:
+        super().__init__(parts)
+        self.backend = backend
+
+    async def complete(self, options: Options | None = None) -> Answer:
+        """Run the next turn. Raises the backend's errors and :class:`PrefixBroken`."""
+        options = options or Options()
+        prepared = self._next(options)
+        return self._taken(prepared, await self.backend.complete(prepared.prompt, options))
+
+    async def stream(self, options: Options | None = None) -> AsyncIterator[Delta | Answer]:
+        """Run the next turn piece by piece; the last item is the Answer."""
+        options = options or Options()
+        prepared = self._next(options)
+        async for delta in self.backend.stream(prepared.prompt, options):
+            yield delta if delta.completion is None else self._taken(prepared, delta.completion)
