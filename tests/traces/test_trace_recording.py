@@ -101,7 +101,7 @@ def without_place(session: Session) -> Session:
 
 
 @given(st.lists(sessions, min_size=1, max_size=3))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_what_is_written_is_read(tmp_path_factory: pytest.TempPathFactory, written: list[Session]) -> None:
     path = tmp_path_factory.mktemp("trace") / "a.jsonl"
     with TraceWriter(path) as writer:
