@@ -15,6 +15,7 @@ class EditingPolicy(ABC):
     def __init__(self) -> None:
         self._counts: TokenCounts | None = None
         self._dropped: tuple[Dropped, ...] = ()
+        self._known: dict[int, Dropped] = {}
         self._events = 0
 
     @property
@@ -51,8 +52,9 @@ class EditingPolicy(ABC):
     def _all_dropped(self, history: History, counts: TokenCounts) -> tuple[Dropped, ...]:
         if len(history.events) != self._events:
             self._events = len(history.events)
-            self._dropped = tuple(
-                Dropped(index, counts.message(history[index]), how)
-                for index, how in sorted(history.fates.items())
-            )
+            known = self._known
+            for index, how in history.fates.items():
+                if index not in known or known[index].how != how:
+                    known[index] = Dropped(index, counts.message(history[index]), how)
+            self._dropped = tuple(known[index] for index in sorted(known))
         return self._dropped
