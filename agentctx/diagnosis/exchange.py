@@ -5,12 +5,35 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Literal, get_args
+from typing import Any, Literal, Protocol, get_args
 
 from agentctx.errors import InputError
 
-Api = Literal["openai.chat", "openai.responses", "anthropic.messages", "llama.completion"]
+Api = Literal["openai.chat", "openai.responses", "anthropic.messages", "llama.completion", "text"]
+"""``text``: only the text of prompt and answer was logged (``request["input"]``), no body of an API."""
 APIS: tuple[Api, ...] = get_args(Api)
+
+
+class RecordedCall(Protocol):
+    """What diagnosis needs of a recorded call; ``Exchange`` and the records of ``agentctx.traces`` have it.
+
+    The fields mean what they mean in ``Exchange``.
+    """
+
+    @property
+    def api(self) -> Api: ...
+    @property
+    def request(self) -> Mapping[str, Any]: ...
+    @property
+    def response(self) -> Mapping[str, Any] | None: ...
+    @property
+    def at(self) -> float | None: ...
+    @property
+    def endpoint_hint(self) -> str | None: ...
+    @property
+    def line(self) -> int | None: ...
+    @property
+    def file(self) -> str | None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +59,7 @@ class Exchange:
 def detect_api(request: Mapping[str, Any], endpoint_hint: str | None = None) -> Api:
     """Which API a request body belongs to, from its fields (and the URL where the fields leave it open).
 
-    Raises ``InputError`` when the body belongs to none of the four.
+    Raises ``InputError`` when the body belongs to none of them.
     """
     hint = (endpoint_hint or "").lower()
     if "/v1/messages" in hint or "anthropic" in hint:

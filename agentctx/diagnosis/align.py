@@ -1,0 +1,129 @@
+"""Lining up two message lists behind their first difference: was an item edited, inserted, removed or replaced?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from agentctx.diagnosis.texts import equal_json, json_difference, looks_like_summary, retells, shared_share
+from agentctx.diagnosis.views import Item, call_ids, calls_of, role_of, text_of
+
+MoveKind = Literal["edited", "inserted", "removed", "replaced", "branch"]
+
+# Behind this many items the search for a common continuation gives up: a break that far is a replacement.
+_REACH = 4096
+_ALIKE = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """What happened at item ``at``: ``gone`` items of the earlier list gave way to ``come`` items of the later.
+
+    ``branch``: the later list goes another way from here and repeats nothing behind it; nothing is paid again.
+    """
+
+    kind: MoveKind
+    at: int
+    gone: int = 0
+    come: int = 0
+
+
+def movement(
+    before: Sequence[Item],
+    before_keys: Sequence[int],
+    after: Sequence[Item],
+    after_keys: Sequence[int],
+    at: int,
+    sent: int,
+) -> Move:
+    """How ``after`` goes on from item ``at``, the first that differs from ``before``.
+
+    ``before`` is the earlier request's items and then the server's reply, which begins at ``sent``. The keys are
+    those of ``views.key_of``, one for each item.
+    """
+    a, b = before_keys[at : at + _REACH], after_keys[at : at + _REACH]
+    if not b:
+        return Move("branch", at, gone=len(before) - at)
+    if not a or a[0] == b[0]:
+        return Move("edited", at, 1, 1)
+    gone, come = _meeting(a, b)
+    if gone == 0 and come > 0:
+        return Move("inserted", at, come=come)
+    if come == 0 and gone > 0:
+        return Move("removed", at, gone=gone)
+    if gone > 0:
+        pairs = zip(before[at : at + gone], after[at : at + come], strict=False)
+        if gone == come and all(role_of(old) == role_of(new) for old, new in pairs):
+            return Move("edited", at, gone, come)
+        return Move("replaced", at, gone, come)
+    return _no_meeting(before, after, at, sent)
+
+
+def _meeting(a: Sequence[int], b: Sequence[int]) -> tuple[int, int]:
+    """The nearest pair of offsets at which both lists go on alike; (-1, -1) when they never do."""
+    places: dict[int, list[int]] = {}
+    for j, key in enumerate(b):
+        places.setdefault(key, []).append(j)
+    best = (-1, -1)
+    nearest = len(a) + len(b)
+    for i, key in enumerate(a):
+        if i >= nearest:
+            break
+        for j in places.get(key, ()):
+            if i + j >= nearest:
+                break
+            # One equal item may be chance ("ok"); two in a row, or one at an end, are the same history.
+            if i + 1 == len(a) or j + 1 == len(b) or a[i + 1] == b[j + 1]:
+                best, nearest = (i, j), i + j
+                break
+    return best
+
+
+def _no_meeting(before: Sequence[Item], after: Sequence[Item], at: int, sent: int) -> Move:
+    old, new = before[at], after[at]
+    if role_of(old) == role_of(new) and alike(old, new):
+        return Move("edited", at, 1, 1)
+    if at < sent:
+        dropped = before[at:sent]
+        for count, item in enumerate(after[at : at + 4], start=1):
+            text = text_of(item)
+            if role_of(item) not in ("assistant", "tool") and len(dropped) >= 2 and _sums_up(text, dropped):
+                return Move("replaced", at, len(before) - at, count)
+    return Move("branch", at, len(before) - at, len(after) - at)
+
+
+def _sums_up(text: str, dropped: Sequence[Item]) -> bool:
+    if looks_like_summary(text):
+        return True
+    return len(text) >= 200 and len(dropped) >= 4 and retells(text, "\n".join(map(text_of, dropped)))
+
+
+def same_calls(old: Item, new: Item) -> bool:
+    """Whether both items make the same tool calls: by identifier, or by name and meaning of the arguments."""
+    calls, others = list(calls_of(old)), list(calls_of(new))
+    if not calls or [name for name, _ in calls] != [name for name, _ in others]:
+        return False
+    ids = call_ids(old)
+    if ids and ids == call_ids(new):
+        return True
+    return all(
+        equal_json(left, right) or json_difference(left if isinstance(left, str) else "", right) is not None
+        if isinstance(right, str)
+        else equal_json(left, right)
+        for (_, left), (_, right) in zip(calls, others, strict=True)
+    )
+
+
+def alike(old: Item, new: Item) -> bool:
+    """Whether one item is another version of the other: the same call, or mostly the same text."""
+    if same_calls(old, new):
+        return True
+    left, right = text_of(old).strip(), text_of(new).strip()
+    if not left or not right:
+        return False
+    if shared_share(left, right) >= _ALIKE:
+        return True
+    # A part was added to or cut from the text.
+    shorter, longer = sorted((left, right), key=len)
+    return len(shorter) >= 24 and shorter in longer
