@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
+from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -63,7 +64,7 @@ def _main(
     """Keep an LLM agent's prompts cache-friendly, and prove it."""
 
 
-def _complain(error: Exception) -> None:
+def _complain(error: object) -> None:
     _err.print(f"error: {error}", style="bold red", markup=False, highlight=False)
 
 
@@ -123,7 +124,7 @@ def compare(
 
     Exit code 0 when every file was compared, 3 when some could not be read (the others are still compared).
     """
-    from agentctx.compare import DEFAULT_POLICIES, Setting
+    from agentctx.compare import DEFAULT_POLICIES, Comparison, Setting
     from agentctx.compare import compare as run
     from agentctx.reports.html import comparison_html
     from agentctx.reports.tables import (
@@ -141,16 +142,17 @@ def compare(
         raise UsageError("no session files given; name files or folders, for example examples/sessions")
     sessions, failed = _read_sessions(files)
     specs = tuple(policy or DEFAULT_POLICIES)
-    reports = []
+    done = Comparison(())
     if sessions:
         with Progress(
             TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(),
             console=_err, transient=True,
         ) as progress:  # fmt: skip
             task = progress.add_task("replaying", total=len(sessions) * len(specs))
-            reports = run(
-                sessions, specs, Setting(cache, layout), jobs=jobs, on_done=lambda _: progress.advance(task)
+            done = run(
+                sessions, specs, Setting(cache, layout), jobs=jobs, on_done=lambda: progress.advance(task)
             )
+    reports = done.reports
     notes = _notes(reports)
     title = f"{len(sessions)} session{'s' if len(sessions) != 1 else ''}, cache {cache}, layout {layout}"
     chosen = format or (_SUFFIX.get(output.suffix.lower(), Format.table) if output else Format.table)
@@ -182,8 +184,10 @@ def compare(
                 text = recorder.export_text()
             _write(output, text)
             _out.print(f"wrote {output}", markup=False, highlight=False)
-    if failed:
-        _complain(UsageError(f"{failed} of the inputs could not be read; see above"))
+    for failure in done.failures:
+        _complain(failure)
+    if failed or done.failures:
+        _complain(f"{failed} files could not be read and {len(done.failures)} replays failed; see above")
         raise typer.Exit(3)
 
 
@@ -201,7 +205,7 @@ def _read_sessions(files: list[str]) -> tuple[list[Session], int]:
     return sessions, failed
 
 
-def _notes(reports: list[SessionReport]) -> list[str]:
+def _notes(reports: Sequence[SessionReport]) -> list[str]:
     notes = []
     if any(report.stand_in for report in reports):
         notes.append(

@@ -14,6 +14,7 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 
 from agentctx.caches.registry import parse_cache
+from agentctx.errors import AgentctxError
 from agentctx.history import History
 from agentctx.policies import parse_policy
 from agentctx.rendering import load_renderer
@@ -25,6 +26,27 @@ DEFAULT_POLICIES = ("append-only", "keep-last:5", "clear-results:5", "window:10"
 
 # Replaying needs about a microsecond a message-token; below this, starting processes costs more than it saves.
 _PARALLEL_FROM_CHARS = 400_000
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A session that could not be replayed under a policy, and why."""
+
+    session: str
+    file: str
+    policy: str
+    error: AgentctxError
+
+    def __str__(self) -> str:
+        return f"{self.file}: session {self.session}, policy {self.policy}: {self.error}"
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """The reports in the order sessions × policies, and what could not be replayed."""
+
+    reports: tuple[SessionReport, ...]
+    failures: tuple[Failure, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +70,11 @@ def replay(session: Session, policy_spec: str, setting: Setting) -> SessionRepor
     turns: list[TurnReport] = []
     stand_in = False
     prompt = None
+    promptless = 0
     for message, generated in zip(session.messages, session.generated, strict=True):
-        if generated:
+        if generated and not len(history):
+            promptless += 1  # the recorder kept the reply and not what was asked
+        elif generated:
             turn = policy.turn(history, renderer.count)
             stand_in = stand_in or turn.stand_in
             prompt = renderer.render(turn.request, prompt)
@@ -76,7 +101,13 @@ def replay(session: Session, policy_spec: str, setting: Setting) -> SessionRepor
                 )
             )
         history.append(message)
-    return SessionReport(session.id, policy_spec, cache.name, renderer.name, tuple(turns), stand_in)
+    notes = (
+        [f"{promptless} replies have no recorded prompt and were not counted as turns"] if promptless else []
+    )
+    notes += session.conversation.repairs
+    return SessionReport(
+        session.id, policy_spec, cache.name, renderer.name, tuple(turns), stand_in, notes=tuple(notes)
+    )
 
 
 def compare(
@@ -85,38 +116,51 @@ def compare(
     setting: Setting | None = None,
     *,
     jobs: int | None = None,
-    on_done: Callable[[SessionReport], None] | None = None,
-) -> list[SessionReport]:
-    """Replay every session under every policy; results in the order sessions × policies.
+    on_done: Callable[[], None] | None = None,
+) -> Comparison:
+    """Replay every session under every policy. A session that fails under a policy does not stop the others.
 
     ``jobs``: processes (default: one per core when there is much to do). ``on_done`` is called after each replay.
+    Raises ``UsageError`` for a wrong spec before any work starts.
     """
     setting = setting or Setting()
     for spec in policies:
-        parse_policy(spec)  # a wrong spec is a usage error before any work starts
+        parse_policy(spec)
     parse_cache(setting.cache)
+    load_renderer(setting.layout)
     pairs = [(session, spec) for session in sessions for spec in policies]
     if jobs is None:
         size = sum(session.size for session in sessions) * len(policies)
         jobs = min(len(pairs), os.cpu_count() or 1) if size > _PARALLEL_FROM_CHARS else 1
-    results: dict[int, SessionReport] = {}
-    for index, report in _run(pairs, setting, jobs):
-        results[index] = report
+    results: dict[int, SessionReport | Failure] = {}
+    for index, result in _run(pairs, setting, jobs):
+        results[index] = result
         if on_done is not None:
-            on_done(report)
-    return [results[index] for index in range(len(pairs))]
+            on_done()
+    ordered = [results[index] for index in range(len(pairs))]
+    return Comparison(
+        tuple(result for result in ordered if isinstance(result, SessionReport)),
+        tuple(result for result in ordered if isinstance(result, Failure)),
+    )
+
+
+def _attempt(session: Session, spec: str, setting: Setting) -> SessionReport | Failure:
+    try:
+        return replay(session, spec, setting)
+    except AgentctxError as error:
+        return Failure(session.id, session.file, spec, error)
 
 
 def _run(
     pairs: Sequence[tuple[Session, str]], setting: Setting, jobs: int
-) -> Iterator[tuple[int, SessionReport]]:
+) -> Iterator[tuple[int, SessionReport | Failure]]:
     if jobs <= 1:
         for index, (session, spec) in enumerate(pairs):
-            yield index, replay(session, spec, setting)
+            yield index, _attempt(session, spec, setting)
         return
     # The longest first, so that no process is left alone with a long one at the end.
     order = sorted(range(len(pairs)), key=lambda index: -pairs[index][0].size)
     with ProcessPoolExecutor(max_workers=jobs) as pool:
-        futures = {pool.submit(replay, *pairs[index], setting): index for index in order}
+        futures = {pool.submit(_attempt, *pairs[index], setting): index for index in order}
         for future in as_completed(futures):
             yield futures[future], future.result()
