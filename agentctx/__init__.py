@@ -1,3 +1,56 @@
-"""agentctx: keep an LLM agent's prompts cache-friendly, and prove it."""
+"""agentctx: keep an LLM agent's prompts cache-friendly, and prove it.
+
+The names below are the front door; everything else is in the rooms (``agentctx.policies``, ``agentctx.caches``, …).
+Importing this module imports no torch, no HTTP client and no terminal library: what needs them is loaded when first used.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from agentctx.errors import AgentctxError, HistoryError, InputError, RenderError, UsageError
+from agentctx.history import History
+from agentctx.messages import Message, Params, Request, Tool, ToolCall
+
+if TYPE_CHECKING:
+    from agentctx.compare import replay
+    from agentctx.rendering import load_renderer
+    from agentctx.session import AsyncSession, Session
+    from agentctx.traces import read_sessions
 
 __version__ = "0.1.0"
+
+__all__ = [
+    "AgentctxError",
+    "AsyncSession",
+    "History",
+    "HistoryError",
+    "InputError",
+    "Message",
+    "Params",
+    "RenderError",
+    "Request",
+    "Session",
+    "Tool",
+    "ToolCall",
+    "UsageError",
+    "__version__",
+    "load_renderer",
+    "read_sessions",
+    "replay",
+]
+
+_LAZY = {
+    "AsyncSession": "agentctx.session",
+    "Session": "agentctx.session",
+    "load_renderer": "agentctx.rendering",
+    "read_sessions": "agentctx.traces",
+    "replay": "agentctx.compare",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LAZY:
+        raise AttributeError(f"module 'agentctx' has no attribute {name!r}")
+    value = getattr(import_module(_LAZY[name]), name)
+    globals()[name] = value
+    return value

@@ -12,6 +12,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
+from pathlib import Path
 
 from agentctx.caches.registry import parse_cache
 from agentctx.errors import AgentctxError
@@ -106,8 +107,14 @@ def replay(session: Session, policy_spec: str, setting: Setting) -> SessionRepor
     )
     notes += session.conversation.repairs
     return SessionReport(
-        session.id, policy_spec, cache.name, renderer.name, tuple(turns), stand_in, notes=tuple(notes)
+        _title(session), policy_spec, cache.name, renderer.name, tuple(turns), stand_in, notes=tuple(notes)
     )
+
+
+def _title(session: Session) -> str:
+    """The file's name, with the session's id where that says more."""
+    name = Path(session.file).name
+    return name if session.id in name else f"{name} ({session.id})"
 
 
 def compare(

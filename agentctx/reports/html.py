@@ -6,6 +6,7 @@ Colours are a colour-blind-safe set, and reprocessed-again tokens also carry a h
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from html import escape
 
@@ -23,7 +24,7 @@ p,li{max-width:75ch}.muted{color:#5b6877}
 table{border-collapse:collapse;font-variant-numeric:tabular-nums;margin:.75rem 0}
 th,td{padding:.28rem .7rem;text-align:right;border-bottom:1px solid #e3e8ee}
 th{font-weight:600;border-bottom:2px solid #1d2733}th:first-child,td:first-child{text-align:left}
-tr.best td{background:#eef7f4}svg{display:block;max-width:100%}
+td{white-space:nowrap}tr.best td{background:#eef7f4}svg{display:block;max-width:100%}
 .key span{display:inline-block;margin-right:1.4rem}.key i{display:inline-block;width:1em;height:1em;margin-right:.4em;vertical-align:-.12em}
 details{margin:.4rem 0}summary{cursor:pointer}
 @media (prefers-color-scheme:dark){:root{color:#dfe6ee;background:#14191f}th{border-color:#dfe6ee}th,td{border-bottom-color:#2c3640}tr.best td{background:#17352d}.muted{color:#93a1b0}svg text{fill:#dfe6ee}}
@@ -51,9 +52,10 @@ def _rows(table: Sequence[PolicyTotals]) -> Iterable[str]:
         yield f"<tr{best}>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>"
 
 
-def _strip(report: SessionReport, longest: int, width: int, most_turns: int) -> str:
-    """One bar per turn: cached below, new above it, rework hatched on top; all strips share one scale."""
+def _strip(report: SessionReport, width: int, most_turns: int) -> str:
+    """One bar per turn: cached below, new above it, rework hatched on top. The tallest bar is the longest prompt."""
     height = 84
+    longest = max((turn.prompt for turn in report.turns), default=1)
     bar = width / max(most_turns, 1)
     scale = height / max(longest, 1)
     out = [
@@ -86,17 +88,25 @@ def _strip(report: SessionReport, longest: int, width: int, most_turns: int) -> 
     return "".join(out)
 
 
+def _ticks(most: int) -> list[int]:
+    """Four or five round values from 0 to ``most``."""
+    rough = max(most / 4, 1)
+    magnitude = 10 ** int(math.log10(rough))
+    step = next(size * magnitude for size in (1, 2, 2.5, 5, 10) if size * magnitude >= rough)
+    return [int(step * index) for index in range(int(most / step) + 1)]
+
+
 def _running_totals(reports: Sequence[SessionReport]) -> str:
     """Cumulative reprocessed tokens over the turns of one session, a line per policy, named at its end."""
     width, height, left, right = 1000, 230, 70, 190
     most = max((report.reprocessed for report in reports), default=1) or 1
     turns = max((len(report.turns) for report in reports), default=1)
     out = [f'<svg viewBox="0 0 {width} {height + 34}" width="{width}" height="{height + 34}" role="img">']
-    for step in range(5):
-        y = height - height * 0.95 * step / 4
+    for tick in _ticks(most):
+        y = height - height * 0.95 * tick / most
         out.append(
             f'<line x1="{left}" x2="{width - right}" y1="{y:.1f}" y2="{y:.1f}" stroke="#8894a2" stroke-opacity=".35"/>'
-            f'<text x="{left - 8}" y="{y + 4:.1f}" font-size="11" text-anchor="end">{most * step // 4:,}</text>'
+            f'<text x="{left - 8}" y="{y + 4:.1f}" font-size="11" text-anchor="end">{tick:,}</text>'
         )
     ends: list[tuple[float, str, str]] = []
     for index, report in enumerate(reports):
@@ -171,7 +181,6 @@ def comparison_html(reports: Sequence[SessionReport], *, title: str, notes: Sequ
         '<rect width="14" height="14" fill="url(#hatch)"/></svg>rework</span><span>▲ compaction</span></p>',
     ]
     for name, group in sessions.items():
-        longest = max((turn.prompt for report in group for turn in report.turns), default=1)
         most_turns = max((len(report.turns) for report in group), default=1)
         out.append(
             f"<h2>{escape(name)}</h2><h3>Running total of reprocessed tokens</h3>{_running_totals(group)}"
@@ -180,7 +189,7 @@ def comparison_html(reports: Sequence[SessionReport], *, title: str, notes: Sequ
         for report in group:
             out.append(
                 f"<p><b>{escape(report.policy)}</b> <span class='muted'>reprocessed {report.reprocessed:,}, rework factor "
-                f"{report.rework_factor:.2f}, {report.broken_turns} broken turns</span></p>{_strip(report, longest, 1000, most_turns)}"
+                f"{report.rework_factor:.2f}, {report.broken_turns} broken turns, longest prompt {max((turn.prompt for turn in report.turns), default=0):,}</span></p>{_strip(report, 1000, most_turns)}"
             )
             rows = "".join(_turn_row(turn) for turn in report.turns)
             columns = "".join(
