@@ -1,0 +1,5 @@
+"""``python -m agentctx``."""
+
+from agentctx.cli import main
+
+main()
