@@ -12,11 +12,11 @@ from .block_table import pad_block_tables as pad_block_tables
 from .errors import IntegrityError as IntegrityError
 from .errors import OutOfBlocks as OutOfBlocks
 from .free_queue import FreeQueue as FreeQueue
+from .host_tier import BlockCopy as BlockCopy
+from .host_tier import Transfers as Transfers
 from .kv_events import AllBlocksCleared as AllBlocksCleared
 from .kv_events import BlockRemoved as BlockRemoved
 from .kv_events import BlocksStored as BlocksStored
-from .kv_manager import BlockCopy as BlockCopy
-from .kv_manager import Hit as Hit
 from .kv_manager import KVManager as KVManager
 from .kv_sequence import KVSequence as KVSequence
 from .layer_groups import FullAttention as FullAttention
@@ -28,3 +28,4 @@ from .prefix_cache import Lease as Lease
 from .prefix_cache import Lost as Lost
 from .prefix_cache import Match as Match
 from .prefix_cache import PrefixCache as PrefixCache
+from .prefix_index import Hit as Hit

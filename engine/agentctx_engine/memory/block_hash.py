@@ -68,6 +68,8 @@ class ExtraKeys:
 
     def single_blocks(self, block_size: int, num_tokens: int) -> dict[int, bytes]:
         """Extra bytes that only some blocks have, by block index, for the blocks of the first ``num_tokens``."""
+        if self.cache_salt is None and not self.images:
+            return {}
         parts: dict[int, bytes] = {}
         if self.cache_salt is not None:
             parts[0] = self._salt_part()

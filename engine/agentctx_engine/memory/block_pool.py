@@ -9,7 +9,9 @@ from dataclasses import dataclass
 
 from .errors import IntegrityError, OutOfBlocks
 from .free_queue import FreeQueue
-from .kv_events import AllBlocksCleared, BlockRemoved, EventLog
+from .kv_events import AllBlocksCleared, BlockRemoved, EventLog, Medium
+
+_GENERATIONS = 0xFFFFFFFF  # they wrap around after four billion changes of one block
 
 
 @dataclass(slots=True)
@@ -47,6 +49,7 @@ class BlockPool:
         null_block: bool = False,
         growable: bool = False,
         events: EventLog | None = None,
+        medium: Medium = "device",
     ) -> None:
         reserved = 1 if null_block else 0
         if num_blocks <= reserved:
@@ -56,10 +59,12 @@ class BlockPool:
         self.null_block: int | None = 0 if null_block else None
         self.growable = growable
         self.events = events
+        self.medium: Medium = medium  # named in events
         self.counters = PoolCounters()
         self.on_evict: Callable[[int, bytes, int], None] | None = (
             None  # block, hash, group; before it is forgotten
         )
+        self.on_forget: Callable[[int], None] | None = None  # block; it can't be found any more
         self._queue = FreeQueue(num_blocks)
         self._refs = [0] * num_blocks
         self._hash_of: list[bytes | None] = [None] * num_blocks
@@ -67,8 +72,8 @@ class BlockPool:
         self._cached: list[dict[bytes, int]] = [{} for _ in range(num_groups)]
         self._duplicates: list[dict[bytes, list[int]]] = [{} for _ in range(num_groups)]
         self._num_queued_hashed = 0
-        # Rises each time a block's contents stop being findable: a remembered (block, generation) pair stays true
-        # as long as the generation does, so that a known prefix is checked without looking its hashes up.
+        # Rises when a block's contents become findable (then it is odd) and when they are forgotten (even). Whoever
+        # remembers a block with an odd generation knows, as long as it is the same, that the contents are too.
         self.generations = array("I", bytes(4 * num_blocks))
         if null_block:
             self._queue.remove(0)
@@ -122,10 +127,10 @@ class BlockPool:
         """Available blocks in the order in which they will be handed out. O(pool): for tests and reports."""
         return list(self._queue)
 
-    def count_available(self, blocks: Iterable[int]) -> int:
-        """How many of ``blocks`` no table refers to: taking them makes that many fewer available."""
+    def count_idle(self, blocks: Iterable[int]) -> int:
+        """What taking ``blocks`` costs: how many have no reference yet, or (negative numbers) no block here yet."""
         refs, null = self._refs, self.null_block
-        return sum(1 for block in blocks if not refs[block] and block != null)
+        return sum(1 for block in blocks if block < 0 or (not refs[block] and block != null))
 
     # -- taking and giving back -----------------------------------------------------------------------------
 
@@ -200,10 +205,15 @@ class BlockPool:
 
     # -- contents -------------------------------------------------------------------------------------------
 
-    def cache(self, blocks: Sequence[int], hashes: Sequence[bytes], group: int = 0) -> None:
-        """Let lookups find ``blocks[i]`` under ``hashes[i]``. The blocks must be in use and have no hash yet."""
+    def cache(self, blocks: Sequence[int], hashes: Sequence[bytes], group: int = 0) -> list[int]:
+        """Let lookups find ``blocks[i]`` under ``hashes[i]``. The blocks must be in use and have no hash yet.
+
+        Returns the indices i whose hash another block carried already: that one goes on answering for it.
+        """
         cached, hash_of, group_of, refs = self._cached[group], self._hash_of, self._group_of, self._refs
-        for block, digest in zip(blocks, hashes, strict=True):
+        generations = self.generations
+        repeated = []
+        for index, (block, digest) in enumerate(zip(blocks, hashes, strict=True)):
             if block == self.null_block:
                 continue
             if hash_of[block] is not None or not refs[block]:
@@ -212,8 +222,11 @@ class BlockPool:
                 )
             hash_of[block] = digest
             group_of[block] = group
+            generations[block] = (generations[block] + 1) & _GENERATIONS
             if cached.setdefault(digest, block) != block:
                 self._duplicates[group].setdefault(digest, []).append(block)
+                repeated.append(index)
+        return repeated
 
     def lookup(self, digest: bytes, group: int = 0) -> int | None:
         """The block that holds this prefix's last block, or None."""
@@ -221,10 +234,18 @@ class BlockPool:
 
     def lookup_run(self, hashes: Sequence[bytes], group: int = 0) -> list[int]:
         """The blocks of the longest run of ``hashes``, from its start, that are all cached."""
-        found = list(map(self._cached[group].get, hashes))
-        if None in found:
-            del found[found.index(None) :]
-        return found  # type: ignore[return-value]  # no None is left
+        find = self._cached[group].get
+        run: list[int] = []
+        start, step = 0, 16
+        # In strides that double: a miss at the start costs little, a long hit runs without a loop of ours.
+        while start < len(hashes):
+            found = list(map(find, hashes[start : start + step]))
+            if None in found:
+                run += found[: found.index(None)]  # type: ignore[arg-type]  # none is None up to there
+                break
+            run += found  # type: ignore[arg-type]
+            start, step = start + step, step * 2
+        return run
 
     def uncache(self, block: int) -> None:
         """Forget what ``block`` holds; it keeps its references and, if free, moves to the front of the queue."""
@@ -237,21 +258,27 @@ class BlockPool:
             self._queue.prepend([block])
 
     def reset(self) -> bool:
-        """Forget all contents. Refused (False, nothing changed) while any block is in use."""
+        """Forget all contents and start counting anew. Refused (False, nothing changed) while any block is in use."""
         if self.num_used_blocks:
             return False
+        self.forget_all()
+        self.counters = PoolCounters()
+        return True
+
+    def forget_all(self) -> None:
+        """Forget all contents; blocks in use stay with their holders, nobody else can find them."""
         for block, digest in enumerate(self._hash_of):
             if digest is not None:
                 self._hash_of[block] = None
-                self.generations[block] += 1
+                self.generations[block] = (self.generations[block] + 1) & _GENERATIONS
+                if self.on_forget is not None:
+                    self.on_forget(block)
         for group in range(self.num_groups):
             self._cached[group].clear()
             self._duplicates[group].clear()
         self._num_queued_hashed = 0
-        self.counters = PoolCounters()
         if self.events is not None:
-            self.events.publish(AllBlocksCleared())
-        return True
+            self.events.publish(AllBlocksCleared(self.medium))
 
     def _evict(self, block: int) -> None:
         digest = self._hash_of[block]
@@ -267,13 +294,15 @@ class BlockPool:
         digest, group = self._hash_of[block], self._group_of[block]
         assert digest is not None
         self._hash_of[block] = None
-        self.generations[block] = (self.generations[block] + 1) & 0xFFFFFFFF
+        self.generations[block] = (self.generations[block] + 1) & _GENERATIONS
+        if self.on_forget is not None:
+            self.on_forget(block)
         cached, duplicates = self._cached[group], self._duplicates[group]
         others = duplicates.get(digest) if duplicates else None
         if others is None:
             del cached[digest]
             if self.events is not None:
-                self.events.publish(BlockRemoved(digest, group))
+                self.events.publish(BlockRemoved(digest, group, self.medium))
             return
         if cached[digest] == block:
             cached[digest] = others.pop(0)
@@ -327,6 +356,9 @@ class BlockPool:
         found: list[int] = []
         for group, (cached, duplicates) in enumerate(zip(self._cached, self._duplicates, strict=True)):
             for digest, block in cached.items():
+                _require(
+                    bool(self.generations[block] & 1), f"block {block} is findable in an even generation"
+                )
                 for holder in (block, *duplicates.get(digest, ())):
                     _require(
                         self._hash_of[holder] == digest,

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Literal
+
+Medium = Literal["device", "host"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -11,8 +14,9 @@ class BlocksStored:
     """Blocks that a lookup can find from now on, in prefix order.
 
     ``parent`` is the hash of the block before the first one, ``None`` at the start of the text.
-    ``token_ids`` are the tokens of these blocks, ``len(hashes) * block_size`` of them.
-    ``medium`` is ``device`` or ``host``. ``session`` is reported and never part of a hash.
+    ``token_ids`` are the tokens of these blocks, ``len(hashes) * block_size`` of them; on the host, where blocks
+    arrive one by one from the device, neither parent nor tokens are repeated.
+    ``session`` is reported and never part of a hash.
     """
 
     hashes: tuple[bytes, ...]
@@ -22,7 +26,7 @@ class BlocksStored:
     group: int = 0
     adapter: str | None = None
     session: str | None = None
-    medium: str = "device"
+    medium: Medium = "device"
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,12 +35,14 @@ class BlockRemoved:
 
     hash: bytes
     group: int = 0
-    medium: str = "device"
+    medium: Medium = "device"
 
 
 @dataclass(frozen=True, slots=True)
 class AllBlocksCleared:
-    """Everything was forgotten at once."""
+    """Everything that ``medium`` held was forgotten at once."""
+
+    medium: Medium = "device"
 
 
 Event = BlocksStored | BlockRemoved | AllBlocksCleared

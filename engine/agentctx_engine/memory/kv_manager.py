@@ -3,36 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from functools import partial
 from math import lcm
-from typing import NamedTuple
 
 from .block_hash import NO_KEYS, Algorithm, BlockHasher, ExtraKeys
 from .block_pool import BlockPool
 from .block_table import BlockTable
+from .copy_on_write import CopyQueue
 from .errors import IntegrityError
-from .kv_events import BlocksStored, EventLog
-from .kv_sequence import KVSequence, TokenIds
-from .layer_groups import FullAttention, GroupSpec, LayerGroup, SlidingWindow, longest_common_hit
-
-
-@dataclass(frozen=True, slots=True)
-class Hit:
-    """What a lookup found: valid until the manager next changes. Holds nothing; ``admit`` takes it.
-
-    ``blocks[g]`` are group g's blocks in table order, the null block where a window needs nothing.
-    """
-
-    num_tokens: int
-    blocks: tuple[list[int], ...]
-
-
-class BlockCopy(NamedTuple):
-    """Copy the keys and values of block ``source`` to block ``destination`` in the layers of ``group``."""
-
-    source: int
-    destination: int
-    group: int
+from .host_tier import BlockCopy, HostTier, Transfers
+from .kv_events import EventLog
+from .kv_sequence import KVSequence, TokenIds, token_array
+from .layer_groups import (
+    FullAttention,
+    GroupSpec,
+    LayerGroup,
+    make_groups,
+    peak_blocks,
+)
+from .partial_blocks import PartialHit
+from .prefix_cache import Match
+from .prefix_index import Hit, PrefixIndex
+from .prefix_stats import PrefixStats
+from .stored_events import stored_events
 
 
 class KVManager:
@@ -55,7 +48,8 @@ class KVManager:
         kv.free(seq)                           # ends it; what it cached stays findable until evicted
 
     Nothing is changed when ``admit`` or ``reserve`` returns False. A hit is at most the text's tokens − 1, in whole
-    blocks: the last token must be computed to get logits.
+    blocks: the last token must be computed to get logits. With ``token_granular`` it may end inside a block, which is
+    then copied.
 
     ``groups`` lists the layer groups (default: one of full attention). With one number as ``num_blocks`` all groups
     share a pool; with a sequence each has its own. A sliding window reserves block 0 of its pool as the null block.
@@ -70,37 +64,66 @@ class KVManager:
         hashing: Algorithm = "sha256",
         seed: bytes | None = None,
         caching: bool = True,
+        token_granular: bool = False,
+        host_blocks: int = 0,
         null_block: bool | None = None,
         growable: bool = False,
         events: bool = False,
+        stats: bool = True,
+        remember_tokens: int | None = None,
     ) -> None:
         """
         num_blocks: blocks of the shared pool, or of each group's pool; null blocks included.
         block_size: tokens a block, unless a group says otherwise.
+        hashing, seed: see :class:`BlockHasher`.
         caching: False turns prefix reuse off: no hash is kept, nothing is ever found.
+        token_granular: reuse part of a block too; for one group of full attention.
+        host_blocks: size of a second pool that takes evicted blocks; then use ``take_transfers``.
         null_block: reserve block 0 in every pool (True), never (False, only without windows), or where needed (None).
         growable: pools grow instead of evicting.
         events: keep a log of what becomes findable and what is forgotten.
+        stats: count requests and their hits.
+        remember_tokens: computed text to remember for reasons and for hashes (None: twice what the pools hold).
         """
         sizes = [spec.block_size or block_size for spec in groups]
-        if not sizes or min(sizes) < 1:
-            raise ValueError(f"a manager needs at least one group, and blocks of at least one token: {sizes}")
+        if not sizes or min(sizes) < 1 or any(size % min(sizes) for size in sizes):
+            raise ValueError(f"block sizes {sizes}: at least one group, all multiples of the smallest")
+        if token_granular and (len(groups) > 1 or not isinstance(groups[0], FullAttention)):
+            raise ValueError("token-granular reuse needs a single group of full attention")
         self.block_size = min(sizes)  # tokens a hashed block
-        if any(size % self.block_size for size in sizes):
-            raise ValueError(f"block sizes {sizes} must be multiples of the smallest")
         self.alignment = lcm(*sizes)
         self.caching = caching
         self.hasher = BlockHasher(hashing, seed=seed)
         self.events = EventLog() if events else None
-        self.pools, members = _make_pools(num_blocks, groups, null_block, growable, self.events)
-        self.groups = [
-            LayerGroup(spec, index, sizes[index], self.block_size, *members[index])
-            for index, spec in enumerate(groups)
-        ]
+        self.stats = PrefixStats() if stats else None
+        self.host = HostTier(host_blocks, len(groups), self.events) if host_blocks else None
+        self.pools, self.groups = make_groups(
+            groups,
+            num_blocks,
+            sizes,
+            null_block=null_block,
+            growable=growable,
+            events=self.events,
+            host=self.host,
+        )
+        if remember_tokens is None and not growable:
+            remember_tokens = 2 * sum(pool.num_usable_blocks for pool in self.pools) * max(sizes)
+        self.index = PrefixIndex(
+            self.groups,
+            self.hasher,
+            block_size=self.block_size,
+            alignment=self.alignment,
+            token_granular=token_granular,
+            remember_tokens=remember_tokens,
+            events=self.events,
+        )
         self._open: dict[int, KVSequence] = {}
-        self._copies: list[BlockCopy] = []  # not taken yet; each holds a reference on its source
+        self._copies = CopyQueue(self.groups)
+        if self.host is not None:
+            for pool in self.pools:
+                pool.on_evict = partial(self._offload, pool)
 
-    # -- text -----------------------------------------------------------------------------------------------
+    # -- text and lookup ------------------------------------------------------------------------------------
 
     def open(
         self,
@@ -110,53 +133,74 @@ class KVManager:
         read_cache: bool = True,
         session: str | None = None,
     ) -> KVSequence:
-        """A sequence with this text and no memory. Hashes its full blocks.
+        """A sequence with this text and no memory. Hashes its full blocks, save those of remembered text.
 
         ``read_cache`` False: reuse nothing (the caller needs every position computed), but cache what is computed.
+        ``session`` is reported in events and never hashed.
         """
+        tokens = token_array(token_ids)
+        known = self.index.known(tokens, keys)
         return KVSequence(
-            token_ids,
+            tokens,
             hasher=self.hasher,
             block_size=self.block_size,
             keys=keys,
             tables=[BlockTable(group.block_size) for group in self.groups],
+            digests=known.digests,
+            hints=known.hints,
             read_cache=read_cache,
             session=session,
         )
 
     def match(self, seq: KVSequence) -> Hit:
         """The longest prefix of ``seq`` whose keys and values are there. Changes nothing."""
-        if not self.caching or not seq.read_cache or seq.num_tokens < 2:
-            return Hit(0, tuple([] for _ in self.groups))
-        tokens, blocks = longest_common_hit(self.groups, seq.digests, seq.num_tokens - 1, self.alignment)
-        return Hit(tokens, tuple(blocks))
+        return self.index.lookup(seq) if self.caching and seq.read_cache else self.index.no_hit()
+
+    def explain(self, seq: KVSequence, hit: Hit) -> Match:
+        """``hit`` with a reason for every token that it leaves out. Changes nothing."""
+        return self.index.explain(seq, hit, forbidden=not (self.caching and seq.read_cache))
 
     # -- memory ---------------------------------------------------------------------------------------------
 
-    def admit(self, seq: KVSequence, num_tokens: int, hit: Hit | None = None, *, keep_free: int = 0) -> bool:
+    def admit(
+        self,
+        seq: KVSequence,
+        num_tokens: int,
+        hit: Hit | None = None,
+        *,
+        keep_free: int = 0,
+        num_external_tokens: int = 0,
+    ) -> bool:
         """Take ``hit`` (looked up now if None) and make room for positions up to ``num_tokens``.
 
+        ``num_external_tokens``: tokens behind the hit whose keys and values the caller brings (from a file, from
+        another machine) into the sequence's slots; commit them once they are there.
         False, with nothing changed, unless every pool keeps ``keep_free`` available blocks afterwards.
-        ``seq`` must hold no memory: it is new or was preempted. Afterwards ``seq.num_computed_tokens`` is the hit.
+        ``seq`` must hold no memory: it is new or was preempted. Afterwards ``seq.num_computed_tokens`` counts the hit and
+        the external tokens.
         """
-        if any(seq.tables[g].ids for g in range(len(self.groups))):
+        if any(table.ids for table in seq.tables):
             raise ValueError("the sequence holds memory already; use reserve")
         if hit is None:
             hit = self.match(seq)
-        demand = dict.fromkeys(map(id, self.pools), keep_free)
-        for group, found in zip(self.groups, hit.blocks, strict=True):
-            new = max(0, group.num_blocks_for(num_tokens) - len(found))
-            demand[id(group.pool)] += new + group.pool.count_available(found)
-        if any(pool.num_available_blocks < demand[id(pool)] and not pool.growable for pool in self.pools):
+        computed = hit.num_tokens + num_external_tokens
+        if computed > seq.num_tokens:
+            raise ValueError(f"{computed} computed tokens are more than the text's {seq.num_tokens}")
+        num_tokens = max(num_tokens, computed)
+        demand = self._demand(seq, num_tokens, computed, hit)
+        if not self._can_take(demand, keep_free):
             return False
-        # The hit first: its blocks must be out of the queue before the new ones are taken from it.
-        for group, found in zip(self.groups, hit.blocks, strict=True):
-            group.pool.touch(found)
-            seq.tables[group.index].extend(found)
-            seq.num_cached_blocks[group.index] = len(found)
-        seq.num_computed_tokens = hit.num_tokens
+        resumed, host_tokens = seq.was_preempted, 0
+        self._hold(hit)
+        seq.num_computed_tokens = computed
         self._open[id(seq)] = seq
+        for group, found in zip(self.groups, hit.blocks, strict=True):
+            host_tokens += self._take_hit(seq, group, found)
+        if hit.partial is not None:
+            self._take_partial_hit(seq, hit.partial)
         self._extend(seq, num_tokens)
+        if self.stats is not None:
+            self.stats.record(seq.num_tokens, hit.num_tokens, host_tokens, resumed=resumed)
         return True
 
     def reserve(self, seq: KVSequence, num_tokens: int, *, keep_free: int = 0) -> bool:
@@ -166,14 +210,11 @@ class KVManager:
         False, with no block taken, unless every pool keeps ``keep_free`` available blocks afterwards.
         """
         self._free_skipped(seq)
-        demand = dict.fromkeys(map(id, self.pools), keep_free)
-        for group in self.groups:
-            new = max(0, group.num_blocks_for(num_tokens) - len(seq.tables[group.index]))
-            demand[id(group.pool)] += new + (self._written_shared_block(seq, group, num_tokens) is not None)
-        if any(pool.num_available_blocks < demand[id(pool)] and not pool.growable for pool in self.pools):
+        demand = self._demand(seq, num_tokens, seq.num_computed_tokens, None)
+        if not self._can_take(demand, keep_free):
             return False
         for group in self.groups:
-            self._copy_on_write(seq, group, num_tokens)
+            self._copies.replace_shared(seq, group, num_tokens)
         self._extend(seq, num_tokens)
         return True
 
@@ -194,23 +235,28 @@ class KVManager:
             start = seq.num_cached_blocks[group.index]
             end = num_computed_tokens // group.block_size
             if end > start:
-                self._cache_blocks(seq, group, start, end)
+                self.index.add_blocks(seq, group, start, end)
                 seq.num_cached_blocks[group.index] = end
+        if num_computed_tokens - seq.num_remembered_tokens > self.block_size:
+            self.index.remember(seq)
 
     def fork(self, seq: KVSequence) -> KVSequence:
         """A second sequence with the same text, keys and memory. Copies nothing until one of them writes."""
         child = KVSequence(
-            seq.tokens,
+            seq.tokens.copy(),
             hasher=self.hasher,
             block_size=self.block_size,
             keys=seq.keys,
             tables=[BlockTable(group.block_size) for group in self.groups],
             digests=list(seq.digests),
+            hints=seq.hints,
             read_cache=seq.read_cache,
             session=seq.session,
         )
         child.num_computed_tokens = seq.num_computed_tokens
         child.num_cached_blocks = list(seq.num_cached_blocks)
+        child.num_remembered_tokens = seq.num_remembered_tokens
+        child.shadowed_blocks = set(seq.shadowed_blocks)
         for group in self.groups:
             # Room that was reserved and not written yet stays the parent's own.
             shared = seq.tables[group.index].ids[: group.num_blocks_for(seq.num_computed_tokens)]
@@ -221,60 +267,181 @@ class KVManager:
 
     def free(self, seq: KVSequence) -> None:
         """End a sequence: its blocks go back, tail first. What it cached stays findable until it is evicted."""
+        if self.caching and seq.num_computed_tokens:
+            self.index.remember(seq)
+            self.index.add_partial_tail(seq)
         for group in self.groups:
             group.pool.free(seq.tables[group.index].truncate(0))
             seq.num_cached_blocks[group.index] = 0
-        seq.num_computed_tokens = 0
+        seq.num_computed_tokens = seq.num_remembered_tokens = 0
+        seq.shadowed_blocks.clear()
         self._open.pop(id(seq), None)
-        self._cancel_copies()
+        self._copies.cancel_unwanted()
 
     def preempt(self, seq: KVSequence) -> None:
         """Give the memory back and keep the text, so that ``admit`` can bring the sequence back, mostly as a hit."""
         self.free(seq)
+        seq.was_preempted = True
 
     def take_copies(self) -> list[BlockCopy]:
         """Blocks to copy, all at once, before the next step writes anything. No destination is also a source.
 
         Sources are held until this call: nothing allocated before it can overwrite them.
         """
-        copies, self._copies = self._copies, []
-        for copy in copies:
-            self.groups[copy.group].pool.free([copy.source])
-        return copies
+        if self.host is not None:
+            raise ValueError("with a host tier there are loads and offloads too: use take_transfers")
+        return self._copies.take()
+
+    def take_transfers(self) -> Transfers:
+        """All that must be copied before the next step writes anything, host tier included."""
+        offloads, loads = self.host.take() if self.host is not None else ([], [])
+        return Transfers(offloads, loads, self._copies.take())
+
+    # -- questions ------------------------------------------------------------------------------------------
+
+    def can_ever_fit(self, num_tokens: int, chunk_tokens: int | None = None) -> bool:
+        """Whether a sequence of ``num_tokens``, alone and computed ``chunk_tokens`` at a time, fits the pools.
+
+        Blocks that a window gives back on the way are counted once, so a long prompt may pass.
+        """
+        chunk = num_tokens if chunk_tokens is None else chunk_tokens
+        demand = [0] * len(self.pools)
+        for group in self.groups:
+            demand[self.pools.index(group.pool)] += peak_blocks(group, num_tokens, max(chunk, 1))
+        return all(
+            pool.growable or need <= pool.num_usable_blocks
+            for pool, need in zip(self.pools, demand, strict=True)
+        )
+
+    def unhashed_blocks(self, seq: KVSequence) -> list[list[int]]:
+        """Per group, the blocks of ``seq`` that no lookup can find; an empty list where there are none."""
+        return [
+            [
+                block
+                for block in seq.tables[group.index].ids
+                if block != group.pool.null_block and group.pool.hash_of(block) is None
+            ]
+            for group in self.groups
+        ]
+
+    def announce(self, seq: KVSequence, hit: Hit) -> None:
+        """Publish the device blocks of ``hit`` as stored, for a listener that was not there. Changes nothing else."""
+        if self.events is None:
+            return
+        for group, found in zip(self.groups, hit.blocks, strict=True):
+            held = [i for i, block in enumerate(found) if block >= 0 and block != group.pool.null_block]
+            for event in stored_events(seq, group, held):
+                self.events.publish(event)
 
     # -- whole state ----------------------------------------------------------------------------------------
 
     def reset(self) -> bool:
-        """Forget everything cached. Refused (False, nothing changed) while any sequence holds memory."""
-        if any(pool.num_used_blocks for pool in self.pools):
+        """Forget everything cached and count anew. Refused (False, nothing changed) while any block is in use."""
+        pools = self.pools if self.host is None else [*self.pools, self.host.pool]
+        if any(pool.num_used_blocks for pool in pools):
             return False
+        if self.host is not None:
+            self.host.reset()
         for pool in self.pools:
             pool.reset()
+        self.index.clear()
+        if self.stats is not None:
+            self.stats = PrefixStats()
         return True
+
+    def drop_cached(self) -> None:
+        """Forget everything cached. Running sequences keep their blocks, which nobody else can find any more."""
+        for pool in self.pools:
+            pool.forget_all()
+        if self.host is not None:
+            self.host.pool.forget_all()
+        self.index.clear()
 
     def check(self) -> None:
         """Raise ``IntegrityError`` if counts, tables and hashes contradict each other. At any idle moment; O(pool)."""
         for pool in self.pools:
-            tables = [
-                seq.tables[group.index].ids
-                for seq in self._open.values()
-                for group in self.groups
-                if group.pool is pool
-            ]
-            held = [copy.source for copy in self._copies if self.groups[copy.group].pool is pool]
-            pool.check([*tables, held])
+            members = [group for group in self.groups if group.pool is pool]
+            tables = [seq.tables[group.index].ids for seq in self._open.values() for group in members]
+            pool.check([*tables, *(self._copies.held(group) for group in members)])
+        if self.host is not None:
+            self.host.check()
         for seq in self._open.values():
-            if seq.num_computed_tokens > seq.num_slots:
-                raise IntegrityError("a sequence has computed tokens without slots")
+            if seq.num_computed_tokens > min(seq.num_slots, seq.num_tokens):
+                raise IntegrityError("a sequence has computed tokens without slots or text")
+        self.index.check()
 
-    # -- inside ---------------------------------------------------------------------------------------------
+    # -- inside: memory -------------------------------------------------------------------------------------
+
+    def _demand(self, seq: KVSequence, num_tokens: int, computed: int, hit: Hit | None) -> list[int]:
+        """Blocks that each pool must make available for ``admit`` (with a hit) or ``reserve`` (without)."""
+        demand = [0] * len(self.pools)
+        for group in self.groups:
+            found = hit.blocks[group.index] if hit is not None else seq.tables[group.index].ids
+            # Positions that no window sees any more get the null block.
+            start = max(len(found), group.num_skipped_blocks(computed))
+            need = max(0, group.num_blocks_for(num_tokens) - start)
+            if hit is None:
+                need += self._copies.shared_block(seq, group, num_tokens) is not None
+            else:
+                need += group.pool.count_idle(found)
+                if hit.partial is not None:
+                    need += group.pool.count_idle([hit.partial.block])
+            demand[self.pools.index(group.pool)] += need
+        return demand
+
+    def _can_take(self, demand: list[int], keep_free: int) -> bool:
+        return all(
+            pool.growable or pool.num_available_blocks >= need + keep_free
+            for pool, need in zip(self.pools, demand, strict=True)
+        )
+
+    def _hold(self, hit: Hit) -> None:
+        """Take references on all that was found, in every tier, before anything is allocated."""
+        for group, found in zip(self.groups, hit.blocks, strict=True):
+            if self.host is None:
+                group.pool.touch(found)
+            else:
+                group.pool.touch([block for block in found if block >= 0])
+                self.host.hold([-1 - block for block in found if block < 0])
+            if hit.partial is not None:
+                group.pool.touch([hit.partial.block])
+
+    def _take_hit(self, seq: KVSequence, group: LayerGroup, found: list[int]) -> int:
+        """Put held blocks into the table, those on the host by way of new device blocks; returns these blocks' tokens."""
+        on_host = [index for index, block in enumerate(found) if block < 0] if self.host is not None else []
+        if self.host is not None and on_host:
+            hashes = group.own_hashes(seq.digests)
+            blocks = group.pool.allocate(len(on_host))
+            group.pool.cache(blocks, [hashes[index] for index in on_host], group.pool_group)
+            found = list(found)
+            for index, block in zip(on_host, blocks, strict=True):
+                self.host.load(-1 - found[index], block, group.index)
+                found[index] = block
+            if self.events is not None:
+                for event in stored_events(seq, group, on_host):
+                    self.events.publish(event)
+        seq.tables[group.index].extend(found)
+        seq.num_cached_blocks[group.index] = len(found)
+        return len(on_host) * group.block_size
+
+    def _take_partial_hit(self, seq: KVSequence, partial: PartialHit) -> None:
+        [group] = self.groups
+        [destination] = group.pool.allocate(1)
+        seq.tables[0].extend([destination])
+        self._copies.add(BlockCopy(partial.block, destination, 0))
 
     def _extend(self, seq: KVSequence, num_tokens: int) -> None:
         for group in self.groups:
             table = seq.tables[group.index]
             missing = group.num_blocks_for(num_tokens) - len(table)
-            if missing > 0:
-                table.extend(group.pool.allocate(missing))
+            if missing <= 0:
+                continue
+            gap = min(missing, group.num_skipped_blocks(seq.num_computed_tokens) - len(table))
+            if gap > 0:
+                assert group.pool.null_block is not None
+                table.extend([group.pool.null_block] * gap)
+                missing -= gap
+            table.extend(group.pool.allocate(missing))
 
     def _free_skipped(self, seq: KVSequence) -> None:
         """Give back blocks that every later query is too far from; the null block takes their place."""
@@ -284,98 +451,19 @@ class KVManager:
             table = seq.tables[group.index]
             null = group.pool.null_block
             assert null is not None
-            index = group.num_skipped_tokens(seq.num_computed_tokens) // group.block_size - 1
+            index = min(group.num_skipped_blocks(seq.num_computed_tokens), len(table)) - 1
             skipped = []
             # Leftwards to the first block that is gone already: each block is visited once.
             while index >= 0 and table.ids[index] != null:
                 skipped.append(table.replace(index, null))
                 index -= 1
             group.pool.free(skipped[::-1])
-        if self._copies:
-            self._cancel_copies()
+        self._copies.cancel_unwanted()
 
-    def _written_shared_block(self, seq: KVSequence, group: LayerGroup, num_tokens: int) -> int | None:
-        """Logical index of the partly filled block that the next tokens would change under someone's eyes."""
-        index, offset = divmod(seq.num_computed_tokens, group.block_size)
-        table = seq.tables[group.index]
-        if not offset or num_tokens <= seq.num_computed_tokens or index >= len(table):
-            return None
-        block = table.ids[index]
-        shared = group.pool.ref_count(block) > 1 or group.pool.hash_of(block) is not None
-        return index if shared else None
-
-    def _copy_on_write(self, seq: KVSequence, group: LayerGroup, num_tokens: int) -> None:
-        index = self._written_shared_block(seq, group, num_tokens)
-        if index is None:
-            return
-        [destination] = group.pool.allocate(1)
-        source = seq.tables[group.index].replace(index, destination)
-        # A block that a pending copy is still to fill is copied from where that copy comes from: all run at once.
-        origin = next(
-            (c.source for c in self._copies if (c.destination, c.group) == (source, group.index)), None
-        )
-        if origin is not None:
-            group.pool.share([origin])
-            group.pool.free([source])
-            source = origin
-        # Otherwise the table's reference becomes the one that holds the source.
-        self._copies.append(BlockCopy(source, destination, group.index))
-
-    def _cancel_copies(self) -> None:
-        """Forget copies into blocks that nobody wants any more, before these are handed out again."""
-        for copy in [c for c in self._copies if not self.groups[c.group].pool.ref_count(c.destination)]:
-            self._copies.remove(copy)
-            self.groups[copy.group].pool.free([copy.source])
-
-    def _cache_blocks(self, seq: KVSequence, group: LayerGroup, start: int, end: int) -> None:
-        pool = group.pool
-        hashes = group.own_hashes(seq.digests)[start:end]
-        blocks = seq.tables[group.index].ids[start:end]
-        pool.cache(blocks, hashes, group.pool_group)
-        if self.events is not None:
-            width = group.block_size
-            own = group.own_hashes(seq.digests)
-            self.events.publish(
-                BlocksStored(
-                    tuple(hashes),
-                    own[start - 1] if start else None,
-                    tuple(seq.tokens[start * width : end * width].tolist()),
-                    width,
-                    group.index,
-                    seq.keys.adapter.name if seq.keys.adapter else None,
-                    seq.session,
-                )
-            )
-
-
-def _make_pools(
-    num_blocks: int | Sequence[int],
-    groups: Sequence[GroupSpec],
-    null_block: bool | None,
-    growable: bool,
-    events: EventLog | None,
-) -> tuple[list[BlockPool], list[tuple[BlockPool, int]]]:
-    """The pools, and for each group its pool and its number within it."""
-
-    def needs_null(specs: Sequence[GroupSpec]) -> bool:
-        windowed = any(isinstance(spec, SlidingWindow) for spec in specs)
-        if windowed and null_block is False:
-            raise ValueError("a sliding window needs the null block")
-        return windowed if null_block is None else null_block
-
-    if isinstance(num_blocks, int):
-        pool = BlockPool(
-            num_blocks,
-            num_groups=len(groups),
-            null_block=needs_null(groups),
-            growable=growable,
-            events=events,
-        )
-        return [pool], [(pool, index) for index in range(len(groups))]
-    if len(num_blocks) != len(groups):
-        raise ValueError(f"{len(num_blocks)} pools for {len(groups)} groups")
-    pools = [
-        BlockPool(count, null_block=needs_null([spec]), growable=growable, events=events)
-        for count, spec in zip(num_blocks, groups, strict=True)
-    ]
-    return pools, [(pool, 0) for pool in pools]
+    def _offload(self, pool: BlockPool, block: int, digest: bytes, pool_group: int) -> None:
+        """Keep on the host what ``pool`` is about to evict."""
+        assert self.host is not None
+        if self.index.is_partial(block):
+            return  # it can't be looked up by hash
+        group = next(g for g in self.groups if g.pool is pool and g.pool_group == pool_group)
+        self.host.store(block, digest, group.index)

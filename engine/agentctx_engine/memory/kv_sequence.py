@@ -9,9 +9,24 @@ import numpy.typing as npt
 
 from .block_hash import BlockHasher, ExtraKeys
 from .block_table import BlockTable
+from .prompt_memory import NO_HINTS, BlockHints
 
 Int32Array = npt.NDArray[np.int32]
 TokenIds = Int32Array | Sequence[int]
+
+_MAX_TOKEN_ID = 2**31 - 1
+
+
+def token_array(token_ids: TokenIds) -> Int32Array:
+    """A fresh int32 array, shape [tokens], of ids given in any form. ``ValueError`` if they are no token ids."""
+    tokens = np.array(token_ids)
+    if tokens.ndim != 1:
+        raise ValueError(f"token ids must have one dimension, not {tokens.ndim}")
+    if tokens.dtype == np.int32 or not tokens.size:
+        return tokens.astype(np.int32, copy=False)
+    if not np.issubdtype(tokens.dtype, np.integer) or tokens.min() < 0 or tokens.max() > _MAX_TOKEN_ID:
+        raise ValueError(f"token ids are integers from 0 to {_MAX_TOKEN_ID}, got {tokens.dtype} outside that")
+    return tokens.astype(np.int32)
 
 
 class KVSequence:
@@ -26,34 +41,39 @@ class KVSequence:
 
     __slots__ = (
         "_buffer",
-        "_extra_every",
-        "_extra_single",
         "block_size",
         "digests",
         "hasher",
+        "hints",
         "keys",
         "num_cached_blocks",
         "num_computed_tokens",
+        "num_remembered_tokens",
         "num_tokens",
         "read_cache",
         "session",
+        "shadowed_blocks",
         "tables",
+        "was_preempted",
     )
 
     def __init__(
         self,
-        token_ids: TokenIds,
+        token_ids: Int32Array,
         *,
         hasher: BlockHasher,
         block_size: int,
         keys: ExtraKeys,
         tables: list[BlockTable],
         digests: list[bytes] | None = None,
+        hints: BlockHints = NO_HINTS,
         read_cache: bool = True,
         session: str | None = None,
     ) -> None:
-        """``digests``: hashes of leading blocks that are known already; the rest is computed here."""
-        self._buffer = np.array(token_ids, dtype=np.int32)
+        """``token_ids`` becomes the sequence's own. ``digests``: hashes of leading blocks that are known already; the rest is computed here. ``hints``: where
+        leading blocks were last seen.
+        """
+        self._buffer = token_ids
         self.num_tokens = len(self._buffer)
         self.hasher = hasher
         self.block_size = block_size
@@ -63,8 +83,11 @@ class KVSequence:
         self.session = session  # reported in events, never hashed
         self.num_computed_tokens = 0
         self.num_cached_blocks = [0] * len(tables)  # per group: leading blocks that need no hashing any more
-        self._extra_every = keys.every_block()
-        self._extra_single: dict[int, bytes] = {}
+        self.num_remembered_tokens = 0  # of the computed tokens, those that the prompt memory has
+        self.hints = hints
+        # Logical blocks whose contents an older block holds too: that one answers lookups.
+        self.shadowed_blocks: set[int] = set()
+        self.was_preempted = False
         self.digests: list[bytes] = [] if digests is None else digests
         self._hash_new_blocks()
 
@@ -86,7 +109,7 @@ class KVSequence:
 
         Costs time in what is added; a block is hashed once, when its last token arrives.
         """
-        added = np.asarray(token_ids, dtype=np.int32)
+        added = token_array(token_ids)
         end = self.num_tokens + len(added)
         if end > len(self._buffer):
             grown = np.empty(max(end, 2 * len(self._buffer), 64), dtype=np.int32)
@@ -106,19 +129,23 @@ class KVSequence:
 
     def extra_bytes(self, block_index: int) -> bytes:
         """What is hashed with block ``block_index`` besides its parent and its tokens."""
-        return self._extra_every + self._extra_single.get(block_index, b"")
+        single = self.keys.single_blocks(self.block_size, self.num_tokens).get(block_index, b"")
+        return self.keys.every_block() + single
+
+    def parent_of(self, block_index: int) -> bytes:
+        """The hash that block ``block_index`` is chained to."""
+        return self.digests[block_index - 1] if block_index else self.hasher.first_parent
 
     def _hash_new_blocks(self) -> None:
         known = len(self.digests)
         full = self.num_tokens // self.block_size
         if full <= known:
             return
-        if self.keys.cache_salt is not None or self.keys.images:
-            self._extra_single = self.keys.single_blocks(self.block_size, self.num_tokens)
+        single = self.keys.single_blocks(self.block_size, self.num_tokens)
         self.digests += self.hasher.chain(
             self._buffer[known * self.block_size : full * self.block_size],
             self.block_size,
             parent=self.digests[-1] if known else None,
-            every=self._extra_every,
-            single={index - known: extra for index, extra in self._extra_single.items() if index >= known},
+            every=self.keys.every_block(),
+            single={index - known: extra for index, extra in single.items() if index >= known},
         )

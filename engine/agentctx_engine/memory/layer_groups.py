@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from .block_pool import BlockPool
+from .host_tier import HostTier
+from .kv_events import EventLog
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,24 +36,30 @@ class LayerGroup:
     """One group at work: its block size, its pool and its hit rule.
 
     ``hashes_per_block``: a group's block may span several hashed blocks; its hash is then the last one inside it.
+
+    Blocks that a lookup finds are numbers of the device pool; a block that is only on the host is given as
+    ``-1 - n`` for host block n, since it has no device block yet.
     """
 
-    __slots__ = ("block_size", "hashes_per_block", "index", "pool", "pool_group", "window")
+    __slots__ = ("block_size", "hashes_per_block", "host", "index", "pool", "pool_group", "window")
 
     def __init__(
         self,
         spec: GroupSpec,
         index: int,
+        *,
         block_size: int,
         hash_block_size: int,
         pool: BlockPool,
         pool_group: int,
+        host: HostTier | None = None,
     ) -> None:
         self.index = index
         self.block_size = block_size
         self.hashes_per_block = block_size // hash_block_size
         self.pool = pool
-        self.pool_group = pool_group
+        self.pool_group = pool_group  # this group's number within its pool
+        self.host = host
         self.window = spec.window if isinstance(spec, SlidingWindow) else None
 
     def own_hashes(self, hashes: Sequence[bytes]) -> Sequence[bytes]:
@@ -60,21 +68,37 @@ class LayerGroup:
         return hashes if step == 1 else hashes[step - 1 :: step]
 
     def num_blocks_for(self, num_tokens: int) -> int:
+        """Blocks that hold ``num_tokens`` tokens."""
         return -(-num_tokens // self.block_size)
 
-    def num_skipped_tokens(self, num_computed: int) -> int:
-        """Tokens that no query from position ``num_computed`` on can see."""
-        return 0 if self.window is None else max(0, num_computed - self.window + 1)
+    def num_skipped_blocks(self, num_computed: int) -> int:
+        """Leading blocks that no query from position ``num_computed`` on can see any part of."""
+        return 0 if self.window is None else max(0, num_computed - self.window + 1) // self.block_size
 
-    def longest_hit(self, hashes: Sequence[bytes], max_blocks: int, alignment: int) -> list[int]:
+    def find(self, digest: bytes) -> int | None:
+        """The device block with this hash, else the host block as ``-1 - n``, else None."""
+        block = self.pool.lookup(digest, self.pool_group)
+        if block is None and self.host is not None:
+            on_host = self.host.lookup(digest, self.index)
+            return None if on_host is None else -1 - on_host
+        return block
+
+    def longest_hit(
+        self, hashes: Sequence[bytes], max_blocks: int, alignment: int, known: Sequence[int] = ()
+    ) -> list[int]:
         """Blocks of the longest prefix that this group can serve, at most ``max_blocks`` of them.
 
         ``hashes`` are this group's own. The hit's tokens are a multiple of ``alignment``. Full attention needs every
         block. A window needs only the last blocks that cover it; the null block stands for the ones before.
+        ``known``: leading blocks that are certainly cached (full attention only), so that they are not looked up.
         """
         if self.window is not None:
             return self._longest_window_hit(hashes, max_blocks, alignment)
-        blocks = self.pool.lookup_run(hashes[:max_blocks], self.pool_group)
+        blocks = list(known[:max_blocks])
+        blocks += self.pool.lookup_run(hashes[len(blocks) : max_blocks], self.pool_group)
+        if self.host is not None:
+            while len(blocks) < max_blocks and (block := self.find(hashes[len(blocks)])) is not None:
+                blocks.append(block)
         while len(blocks) * self.block_size % alignment:
             blocks.pop()
         return blocks
@@ -93,7 +117,7 @@ class LayerGroup:
             if run >= needed:
                 del blocks[index + 1 + run :]
                 return blocks
-            block = self.pool.lookup(hashes[index], self.pool_group)
+            block = self.find(hashes[index])
             if block is None:
                 run = 0
             else:
@@ -104,32 +128,109 @@ class LayerGroup:
         return blocks
 
 
-def longest_common_hit(
-    groups: Sequence[LayerGroup], hashes: Sequence[bytes], max_tokens: int, alignment: int
-) -> tuple[int, list[list[int]]]:
-    """The longest prefix that all groups can serve: its tokens, and each group's blocks for it.
+@dataclass(frozen=True, slots=True)
+class CommonHit:
+    """``blocks[g]`` are group g's blocks of the first ``num_tokens`` tokens.
 
-    A window group may fall short of what full attention offers, and shortening the hit moves the window to other
-    blocks: so the search goes on until every group agrees. Each round can only shorten the hit.
+    ``num_full_tokens``: what the groups of full attention alone could have served.
+    """
+
+    num_tokens: int
+    blocks: list[list[int]]
+    num_full_tokens: int
+
+
+def longest_common_hit(
+    groups: Sequence[LayerGroup],
+    hashes: Sequence[bytes],
+    max_tokens: int,
+    alignment: int,
+    known: Sequence[int] = (),
+) -> CommonHit:
+    """The longest prefix that all groups can serve, a multiple of ``alignment`` and at most ``max_tokens``.
+
+    A window group may fall short of what full attention offers, and shortening the hit moves every window to other
+    blocks: so the search goes on until all agree. Each round can only shorten the hit. ``known``: leading blocks of
+    the first group of full attention.
     """
     tokens = max_tokens - max_tokens % alignment
-    own = [group.own_hashes(hashes) for group in groups]
     found: list[list[int]] = [[] for _ in groups]
-    # Full attention first: it offers the most at the least cost.
-    order = sorted(range(len(groups)), key=lambda i: groups[i].window is not None)
-    agreed: set[int] = set()
-    while len(agreed) < len(groups):
-        for i in order:
-            group = groups[i]
-            if i in agreed and group.window is None:
-                del found[i][tokens // group.block_size :]
-                continue
-            limit = min(tokens // group.block_size, len(own[i]))
-            found[i] = group.longest_hit(own[i], limit, alignment)
-            if (hit := len(found[i]) * group.block_size) < tokens:
-                tokens = hit
-                agreed = {j for j in agreed if groups[j].window is None}
-            agreed.add(i)
-    for i, group in enumerate(groups):
-        del found[i][tokens // group.block_size :]
-    return tokens, found
+    full = [group for group in groups if group.window is None]
+    windowed = [group for group in groups if group.window is not None]
+    for group in full:
+        own = group.own_hashes(hashes)
+        limit = min(tokens // group.block_size, len(own))
+        found[group.index] = group.longest_hit(own, limit, alignment, known if group is full[0] else ())
+        tokens = len(found[group.index]) * group.block_size
+    full_tokens = tokens if full else 0
+    agreed = 0
+    while agreed < len(windowed):
+        agreed = 0
+        for group in windowed:
+            own = group.own_hashes(hashes)
+            limit = min(tokens // group.block_size, len(own))
+            blocks = found[group.index] = group.longest_hit(own, limit, alignment)
+            if len(blocks) * group.block_size == tokens:
+                agreed += 1
+            else:
+                tokens = len(blocks) * group.block_size
+    for group in groups:
+        del found[group.index][tokens // group.block_size :]
+    return CommonHit(tokens, found, full_tokens)
+
+
+def peak_blocks(group: LayerGroup, num_tokens: int, chunk_tokens: int) -> int:
+    """Most blocks that a sequence of ``num_tokens`` holds at once when computed ``chunk_tokens`` at a time, alone.
+
+    A window gives back what it has left behind, so a long sequence may need no more than a short one.
+    """
+    if group.window is None:
+        return group.num_blocks_for(num_tokens)
+    return max(
+        group.num_blocks_for(min(start + chunk_tokens, num_tokens)) - group.num_skipped_blocks(start)
+        for start in range(0, max(num_tokens, 1), chunk_tokens)
+    )
+
+
+def make_groups(
+    specs: Sequence[GroupSpec],
+    num_blocks: int | Sequence[int],
+    block_sizes: Sequence[int],
+    *,
+    null_block: bool | None,
+    growable: bool,
+    events: EventLog | None,
+    host: HostTier | None,
+) -> tuple[list[BlockPool], list[LayerGroup]]:
+    """Groups over one shared pool (one number in ``num_blocks``) or over a pool each."""
+
+    def pool_for(count: int, members: Sequence[GroupSpec]) -> BlockPool:
+        windowed = any(isinstance(spec, SlidingWindow) for spec in members)
+        if windowed and null_block is False:
+            raise ValueError("a sliding window needs the null block; leave null_block at None")
+        null = windowed if null_block is None else null_block
+        return BlockPool(count, num_groups=len(members), null_block=null, growable=growable, events=events)
+
+    if isinstance(num_blocks, int):
+        shared = pool_for(num_blocks, specs)
+        pools, members = [shared], [(shared, index) for index in range(len(specs))]
+    elif len(num_blocks) == len(specs):
+        pools = [pool_for(count, [spec]) for count, spec in zip(num_blocks, specs, strict=True)]
+        members = [(pool, 0) for pool in pools]
+    else:
+        raise ValueError(
+            f"{len(num_blocks)} pools for {len(specs)} groups; give one number, or one for each group"
+        )
+    groups = [
+        LayerGroup(
+            spec,
+            index,
+            block_size=block_sizes[index],
+            hash_block_size=min(block_sizes),
+            pool=members[index][0],
+            pool_group=members[index][1],
+            host=host,
+        )
+        for index, spec in enumerate(specs)
+    ]
+    return pools, groups

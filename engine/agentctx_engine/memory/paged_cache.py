@@ -6,9 +6,10 @@ from dataclasses import dataclass
 
 from .block_hash import NO_KEYS, ExtraKeys
 from .errors import OutOfBlocks
-from .kv_manager import Hit, KVManager
+from .kv_manager import KVManager
 from .kv_sequence import KVSequence, TokenIds
-from .prefix_cache import CacheStats, Lease, Lost, Match
+from .prefix_cache import CacheStats, Lease, Match
+from .prefix_index import Hit
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +54,7 @@ class PagedCache:
                 -(-len(sequence) // manager.block_size), pool.num_available_blocks, pool.num_usable_blocks
             )
         manager.commit(sequence, len(sequence))
-        manager.take_copies()
+        manager.take_transfers()
         self._requests += 1
         self._prompt_tokens += len(sequence)
         self._hit_tokens += hit.num_tokens
@@ -87,11 +88,7 @@ class PagedCache:
 
     def explain(self, sequence: KVSequence, hit: Hit) -> Match:
         """A hit of ``sequence`` with the reasons for what it leaves out: for callers that drive the manager themselves."""
-        lost = len(sequence) - hit.num_tokens
-        if not lost:
-            return Match(0)
-        stop = Lost.WHOLE_PROMPT if lost <= self.manager.block_size else Lost.FIRST_DIFFERENCE
-        return Match(hit.num_tokens, ((stop, lost),), stop)
+        return self.manager.explain(sequence, hit)
 
 
 def _keys(salt: str | None) -> ExtraKeys:
