@@ -9,6 +9,9 @@ from .block_hash import ImageSpan as ImageSpan
 from .block_pool import BlockPool as BlockPool
 from .block_table import BlockTable as BlockTable
 from .block_table import pad_block_tables as pad_block_tables
+from .contiguous import FirstFitAllocator as FirstFitAllocator
+from .contiguous import Region as Region
+from .contiguous import ReserveMaximum as ReserveMaximum
 from .errors import IntegrityError as IntegrityError
 from .errors import OutOfBlocks as OutOfBlocks
 from .free_queue import FreeQueue as FreeQueue
@@ -29,3 +32,5 @@ from .prefix_cache import Lost as Lost
 from .prefix_cache import Match as Match
 from .prefix_cache import PrefixCache as PrefixCache
 from .prefix_index import Hit as Hit
+from .radix_cache import RadixCache as RadixCache
+from .slot_cache import SlotCache as SlotCache
