@@ -1,0 +1,34 @@
+"""Affinity: what keeps a conversation on the replica that holds its prefix.
+
+A router that spreads requests over replicas sees only the request. Each of these fields is stable over a
+conversation, so that consistent hashing on it sends every turn to the same place. docs/many-servers.md names the
+switches that each router needs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Affinity:
+    """Names of the body fields and headers that carry the conversation's name. None of them changes the prompt."""
+
+    body: tuple[str, ...] = ()
+    headers: tuple[str, ...] = ()
+
+    def fields(self, conversation: str | None) -> tuple[dict[str, Any], dict[str, str]]:
+        """Body fields and headers for a conversation; empty when it has no name."""
+        if conversation is None:
+            return {}, {}
+        return dict.fromkeys(self.body, conversation), dict.fromkeys(self.headers, conversation)
+
+
+OPENAI = Affinity(body=("prompt_cache_key",))
+"""OpenAI's routing key; servers that don't know it ignore it."""
+
+SESSION_HEADER = Affinity(headers=("X-Session-Id",))
+"""For routers with session affinity and reverse proxies that hash a header."""
+
+NO_AFFINITY = Affinity()
