@@ -29,6 +29,7 @@ class Rope:
     beta_slow: float = 1.0
     attention_factor: float = 1.0
     truncate: bool = True  # yarn: round the blend's bounds to whole dimensions
+    divisors: tuple[float, ...] = ()  # per pair, as GGUF files store llama3's scaling; replaces ``scaling``
 
 
 @dataclass(frozen=True, slots=True)

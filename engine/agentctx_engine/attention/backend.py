@@ -1,0 +1,40 @@
+"""What a model asks of an attention backend.
+
+A step is planned once (which keys each sequence reads, and the masks), and the plan is run once per layer, after the
+layer's keys and values have been written to their slots.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from agentctx_engine.attention.batch import Batch
+
+
+class AttentionPlan(Protocol):
+    """One step, ready to run on any layer."""
+
+    def attend(self, group: int, queries: Tensor, cache: Tensor, scale: float) -> Tensor:
+        """Softmax attention of every token over its sequence's positions up to its own, within the group's window.
+
+        group: which of the windows given to ``plan`` the layer has, and whose block tables it reads.
+        queries: [rows, heads, head_dim]; rows beyond the batch's tokens are padding.
+        cache: [2, num_blocks, block_size, kv_heads, head_dim]; query head ``h`` reads KV head
+            ``h * kv_heads // heads``.
+        scale: multiplies the scores before the softmax.
+        Returns [rows, heads * head_dim] in the queries' dtype; padding rows are 0.
+        """
+        ...
+
+
+class AttentionBackend(Protocol):
+    """Plans steps."""
+
+    def plan(self, batch: Batch, windows: Sequence[int | None], dtype: torch.dtype) -> AttentionPlan:
+        """``windows`` has one entry per layer group: how many tokens a token sees, itself included, or ``None``
+        for all. ``dtype`` is that of queries, keys and values."""
+        ...

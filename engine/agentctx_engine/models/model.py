@@ -1,0 +1,173 @@
+"""Model: one decoder for all families, told apart by its config alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor
+
+from agentctx_engine.attention import kv_cache
+from agentctx_engine.attention.backend import AttentionBackend, AttentionPlan
+from agentctx_engine.attention.batch import Batch
+from agentctx_engine.attention.cpu import CpuAttention
+from agentctx_engine.attention.reference import ReferenceAttention
+from agentctx_engine.models.config import Rope
+from agentctx_engine.models.linear import MIN_ROWS, Linear
+from agentctx_engine.models.rope import Rotation, rotate
+from agentctx_engine.models.weights import Progress, Weights, expected_shapes
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """One decoder layer's weights. Query, key and value projections are one matrix, gate and up another."""
+
+    attention_norm: Tensor
+    qkv: Linear
+    head_norm: Tensor | None  # [heads + kv_heads, head_dim], of queries and keys
+    attention_out: Linear
+    attention_out_norm: Tensor | None
+    mlp_norm: Tensor
+    gate_up: Linear
+    down: Linear
+    mlp_out_norm: Tensor | None
+    group: int  # index into the config's layer_groups
+    rope: Rope
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What all layers of one step share. Rows beyond ``tokens`` are padding."""
+
+    tokens: int
+    turns: dict[Rope, Tensor]
+    slot_mapping: tuple[Tensor, ...]
+    plan: AttentionPlan
+
+
+class Model:
+    """Token ids in, logits out; keys and values go into the caller's paged memory.
+
+    ``attention`` is the backend for all layers; by default the fast one for the device.
+    """
+
+    def __init__(
+        self,
+        weights: Weights,
+        *,
+        dtype: torch.dtype = torch.float32,
+        device: torch.device | str = "cpu",
+        attention: AttentionBackend | None = None,
+        progress: Progress | None = None,
+    ) -> None:
+        self.config = weights.config
+        self.dtype = dtype
+        self.device = torch.device(device)
+        on_cpu = self.device.type == "cpu"
+        self.attention: AttentionBackend = attention or (CpuAttention() if on_cpu else ReferenceAttention())
+        self._min_rows = MIN_ROWS if on_cpu else 1
+        self._windows = tuple(group.window for group in self.config.layer_groups)
+        self._rotation = Rotation(self.config.ropes, self.config.head_dim, self.device)
+        reader = _Reader(weights, dtype, self.device, progress)
+        self.embedding = reader("embedding")
+        self.layers = tuple(reader.layer(i) for i in range(self.config.num_layers))
+        self.final_norm = reader("final_norm")
+        self.output = Linear(self.embedding if self.config.tied_embeddings else reader("output"))
+
+    @torch.inference_mode()
+    def forward(self, batch: Batch, kv_caches: Sequence[Tensor]) -> Tensor:
+        """Run one step.
+
+        kv_caches: per layer [2, num_blocks, block_size, kv_heads, head_dim] in the model's dtype. The step's keys and
+            values are written to the batch's slots.
+        Returns the logits of ``batch.logit_rows``: [rows, vocab_size] float32.
+        """
+        padding = max(0, self._min_rows - batch.num_tokens)
+        step = Step(
+            tokens=batch.num_tokens,
+            turns=self._rotation.at(F.pad(batch.positions, (0, padding))),
+            slot_mapping=batch.slot_mapping,
+            plan=self.attention.plan(batch, self._windows, self.dtype),
+        )
+        x = F.embedding(F.pad(batch.token_ids, (0, padding)), self.embedding) * self.config.embedding_scale
+        for layer, cache in zip(self.layers, kv_caches, strict=True):
+            x = x + self._attention(layer, x, cache, step)
+            x = x + self._mlp(layer, x)
+        return self._logits(x[batch.logit_rows])
+
+    def _attention(self, layer: Layer, x: Tensor, cache: Tensor, step: Step) -> Tensor:
+        """One layer's attention block on ``x`` [rows, hidden_size]."""
+        config = self.config
+        qkv = layer.qkv(self._norm(x, layer.attention_norm)).view(x.shape[0], -1, config.head_dim)
+        heads, values = torch.split(qkv, [config.num_heads + config.num_kv_heads, config.num_kv_heads], dim=1)
+        if layer.head_norm is not None:
+            heads = F.rms_norm(heads, heads.shape[-1:], None, config.norm_eps) * layer.head_norm
+        queries, keys = torch.split(
+            rotate(heads, step.turns[layer.rope]), [config.num_heads, config.num_kv_heads], dim=1
+        )
+        slots = step.slot_mapping[layer.group]
+        kv_cache.write(cache, slots, keys[: step.tokens], values[: step.tokens])
+        out = layer.attention_out(step.plan.attend(layer.group, queries, cache, config.softmax_scale))
+        return out if layer.attention_out_norm is None else self._norm(out, layer.attention_out_norm)
+
+    def _mlp(self, layer: Layer, x: Tensor) -> Tensor:
+        """One layer's gated MLP on ``x`` [rows, hidden_size]."""
+        gate, up = layer.gate_up(self._norm(x, layer.mlp_norm)).chunk(2, dim=-1)
+        gate = F.silu(gate) if self.config.activation == "silu" else F.gelu(gate, approximate="tanh")
+        out = layer.down(gate.mul_(up))
+        return out if layer.mlp_out_norm is None else self._norm(out, layer.mlp_out_norm)
+
+    def _logits(self, x: Tensor) -> Tensor:
+        rows = x.shape[0]
+        padded = F.pad(x, (0, 0, 0, max(0, self._min_rows - rows)))
+        return self.output(self._norm(padded, self.final_norm))[:rows].float()
+
+    def _norm(self, x: Tensor, weight: Tensor) -> Tensor:
+        return F.rms_norm(x, x.shape[-1:], weight, self.config.norm_eps)
+
+
+class _Reader:
+    """Reads a model's tensors in order, moves them to their place and tells the progress."""
+
+    def __init__(
+        self, weights: Weights, dtype: torch.dtype, device: torch.device, progress: Progress | None
+    ) -> None:
+        self._weights, self._dtype, self._device, self._progress = weights, dtype, device, progress
+        self._done, self._total = 0, sum(1 for _ in expected_shapes(weights.config))
+
+    def __call__(self, name: str) -> Tensor:
+        tensor = self._weights.tensor(name).to(self._device, self._dtype)
+        self._done += 1
+        if self._progress is not None:
+            self._progress(self._done, self._total)
+        return tensor
+
+    def layer(self, i: int) -> Layer:
+        config = self._weights.config
+
+        def read(name: str) -> Tensor:
+            return self(f"layers.{i}.{name}")
+
+        bias = None
+        if config.attention_bias:
+            bias = torch.cat([read("query_bias"), read("key_bias"), read("value_bias")])
+        head_norm = None
+        if config.qk_norm:
+            shares = (("query_norm", config.num_heads), ("key_norm", config.num_kv_heads))
+            head_norm = torch.cat([read(name).expand(heads, -1) for name, heads in shares])
+        group = next(g for g, members in enumerate(config.layer_groups) if i in members.layers)
+        return Layer(
+            attention_norm=read("attention_norm"),
+            qkv=Linear(torch.cat([read("query"), read("key"), read("value")]), bias),
+            head_norm=head_norm,
+            attention_out=Linear(read("attention_out")),
+            attention_out_norm=read("attention_out_norm") if config.sandwich_norms else None,
+            mlp_norm=read("mlp_norm"),
+            gate_up=Linear(torch.cat([read("gate"), read("up")])),
+            down=Linear(read("down")),
+            mlp_out_norm=read("mlp_out_norm") if config.sandwich_norms else None,
+            group=group,
+            rope=config.ropes[i],
+        )
