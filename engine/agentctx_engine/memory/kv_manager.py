@@ -28,6 +28,10 @@ from .prefix_stats import PrefixStats
 from .stored_events import stored_events
 
 
+# Remembering costs time in the whole text: a decoding sequence does it now and then, and when it ends.
+_REMEMBER_EVERY = 64
+
+
 class KVManager:
     """KV memory of many sequences, shared by prefix.
 
@@ -237,7 +241,8 @@ class KVManager:
             if end > start:
                 self.index.add_blocks(seq, group, start, end)
                 seq.num_cached_blocks[group.index] = end
-        if num_computed_tokens - seq.num_remembered_tokens > self.block_size:
+        grown = num_computed_tokens - seq.num_remembered_tokens
+        if grown > _REMEMBER_EVERY or (grown and not seq.num_remembered_tokens):
             self.index.remember(seq)
 
     def fork(self, seq: KVSequence) -> KVSequence:
