@@ -5,7 +5,7 @@ from agentctx.traces.entry import Entry
 from agentctx.traces.reading import expand, load, read_sessions
 from agentctx.traces.recording import TraceWriter
 from agentctx.traces.records import Api, LogRecord
-from agentctx.traces.request_log import read_records
+from agentctx.traces.request_log import LogWriter, Skipped, read_records
 from agentctx.traces.shape import LoggedRequest, Session
 
 __all__ = [
@@ -13,8 +13,10 @@ __all__ = [
     "Conversation",
     "Entry",
     "LogRecord",
+    "LogWriter",
     "LoggedRequest",
     "Session",
+    "Skipped",
     "TraceWriter",
     "expand",
     "load",

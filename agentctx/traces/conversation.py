@@ -20,7 +20,7 @@ NO_RESULT = "[no result was recorded]"
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """A legal conversation. ``generated``, ``usage`` and ``at`` are per message of ``messages``.
+    """A legal conversation. ``generated``, ``usage``, ``at`` and ``lines`` are per message of ``messages``.
 
     ``repairs`` says, one line each, what had to be changed to make it legal; empty for a clean recording.
     """
@@ -30,6 +30,7 @@ class Conversation:
     generated: tuple[bool, ...]
     usage: tuple[Usage | None, ...]
     at: tuple[float | None, ...]
+    lines: tuple[int | None, ...]
     repairs: tuple[str, ...]
 
 
@@ -39,6 +40,7 @@ class _Item:
     call: str | None
     usage: Usage | None
     at: float | None
+    line: int | None
 
 
 def _parts(message: Message) -> tuple[Part, ...]:
@@ -68,7 +70,7 @@ def _merge_pieces(entries: Iterable[Entry]) -> list[_Item]:
     for entry in entries:
         known = by_call.get(entry.call) if entry.call is not None else None
         if known is None:
-            item = _Item(entry.message, entry.call, entry.usage, entry.at)
+            item = _Item(entry.message, entry.call, entry.usage, entry.at, entry.line)
             items.append(item)
             if entry.call is not None:
                 by_call[entry.call] = item
@@ -131,17 +133,19 @@ class _Legal:
                 self.repairs.append(f"entry {position}: call id {call.id!r} was used before, now {unique!r}")
             calls.append(call if unique == call.id else call.model_copy(update={"id": unique}))
         message = item.message.model_copy(update={"tool_calls": tuple(calls)})
-        self.out.append(_Item(message, item.call, item.usage, item.at))
+        self.out.append(_Item(message, item.call, item.usage, item.at, item.line))
         last = position == len(self.items) - 1
         for index, call in enumerate(calls):
             answer = results.get((position, index))
             if answer is not None:
                 renamed = answer.message.model_copy(update={"tool_call_id": call.id})
-                self.out.append(_Item(renamed, None, answer.usage, answer.at))
+                self.out.append(_Item(renamed, None, answer.usage, answer.at, answer.line))
             elif not last:
                 self.repairs.append(f"entry {position}: call {call.id} ({call.name}) was never answered")
                 self.out.append(
-                    _Item(Message(role="tool", tool_call_id=call.id, content=NO_RESULT), None, None, None)
+                    _Item(
+                        Message(role="tool", tool_call_id=call.id, content=NO_RESULT), None, None, None, None
+                    )
                 )
 
     def _unique(self, call_id: str) -> str:
@@ -165,5 +169,6 @@ def legal_conversation(entries: Sequence[Entry]) -> Conversation:
         generated=tuple(item.call is not None for item in items),
         usage=tuple(item.usage for item in items),
         at=tuple(item.at for item in items),
+        lines=tuple(item.line for item in items),
         repairs=tuple(legal.repairs),
     )

@@ -7,17 +7,16 @@ killed leaves at most one torn line, the last: a reader says so, and a writer th
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterable, Iterator
 from dataclasses import fields
-from os import fspath
 from types import TracebackType
 from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
-from agentctx.errors import InputError, UsageError
-from agentctx.messages import Message, Request, Tool, canonical_json
+from agentctx.errors import UsageError
+from agentctx.messages import Message, Request, Tool
+from agentctx.traces.append_only import AppendOnlyFile
 from agentctx.traces.entry import Entry
 from agentctx.traces.node import Node
 from agentctx.traces.shape import LoggedRequest, Session
@@ -82,11 +81,9 @@ class TraceWriter:
     """
 
     def __init__(self, path: PathType, *, sync: bool = False) -> None:
-        self.path = fspath(path)
-        self._sync = sync
+        self._lines = AppendOnlyFile(path, sync=sync)
         self._open_session = False
-        self.cut_bytes = _cut_torn_line(self.path)
-        self._file = open(self.path, "ab")  # noqa: SIM115 (closed by close())
+        self.cut_bytes = self._lines.cut_bytes
 
     def start(
         self,
@@ -105,7 +102,7 @@ class TraceWriter:
         listed = [_slim(tool) for tool in tools]
         if listed:
             head["tools"] = listed
-        self._write(head)
+        self._lines.write(head)
         self._open_session = True
 
     def append(
@@ -119,19 +116,19 @@ class TraceWriter:
     ) -> None:
         """Append one message. ``call`` names the model call that generated it."""
         self._need_session()
-        self._write(_entry_json(Entry(message, call, at, usage, None, extra_json)))
+        self._lines.write(_entry_json(Entry(message, call, at, usage, None, extra_json)))
 
     def write(self, session: Session) -> None:
         """Append a whole session, its requests included."""
         self.start(session.id, tools=session.tools, model=session.model, source_format=session.format)
         for entry in session.entries:
-            self._write(_entry_json(entry))
+            self._lines.write(_entry_json(entry))
         for logged in session.requests:
-            self._write(_logged_json(logged))
+            self._lines.write(_logged_json(logged))
 
     def close(self) -> None:
         """Close the file. Writing after this is an error."""
-        self._file.close()
+        self._lines.close()
 
     def __enter__(self) -> TraceWriter:
         return self
@@ -144,44 +141,6 @@ class TraceWriter:
     def _need_session(self) -> None:
         if not self._open_session:
             raise UsageError("no session is open; call start() before append()")
-
-    def _write(self, record: dict[str, Any]) -> None:
-        # One write call per line: a kill between two calls can't leave half a line, only a kill inside one can.
-        self._file.write(canonical_json(record).encode() + b"\n")
-        self._file.flush()
-        if self._sync:
-            os.fsync(self._file.fileno())
-
-
-def _cut_torn_line(path: str) -> int:
-    """Cut the bytes behind the last line end, and return how many there were."""
-    try:
-        with open(path, "r+b") as file:
-            first = file.readline(1 << 20)
-            if not first:
-                return 0
-            if not first.startswith(b'{"agentctx":'):
-                raise InputError(
-                    "the file holds something else than agentctx traces",
-                    file=path,
-                    line=1,
-                    remedy="write to a new file",
-                )
-            size = file.seek(0, os.SEEK_END)
-            end = size
-            while end > 0:
-                start = max(0, end - (1 << 16))
-                file.seek(start)
-                found = file.read(end - start).rfind(b"\n")
-                if found >= 0:
-                    end = start + found + 1
-                    break
-                end = start
-            if end < size:
-                file.truncate(end)
-            return size - end
-    except FileNotFoundError:
-        return 0
 
 
 # --- reading -----------------------------------------------------------------------------------------------

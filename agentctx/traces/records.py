@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 Api = Literal["openai.chat", "openai.responses", "anthropic.messages", "llama.completion", "text"]
 """The API that a request body is written for. ``text``: only the text of prompt and answer was logged."""
+
+APIS: tuple[Api, ...] = get_args(Api)
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,9 +25,11 @@ class LogRecord:
     ``endpoint_hint`` is what the log says of the server (a URL, a server's name and switches).
     ``request`` is the request body and ``response`` the response body as JSON; of a streamed response it is the
     body put together from the stream's events. ``None``: not logged. Treat both as read-only.
-    ``raw`` is the record's own text, byte for byte. ``extra`` holds the record's remaining fields (headers,
+    ``raw`` is the text of the value that holds the record, byte for byte (empty for ``session``). ``extra`` holds the record's remaining fields (headers,
     status, ids of the log), so that request, response and extra together are the whole record.
-    ``session_hint`` is the conversation that the log itself names, if it names one.
+    ``session_hint`` is the conversation that the log itself names, if it names one. ``container`` is how the log
+    holds its requests: ``body``, ``wrapped``, ``text``, ``har``, ``litellm``, ``otel`` or ``session``; of the last two the
+    request is put together from what was logged, not the body that went over the wire.
     """
 
     file: str

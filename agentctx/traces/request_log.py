@@ -2,114 +2,165 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from itertools import chain
 from os import fspath
+from types import TracebackType
 from typing import Any
 
 from agentctx.errors import InputError
-from agentctx.traces.apis import body_api
+from agentctx.traces import recording
+from agentctx.traces.append_only import AppendOnlyFile
+from agentctx.traces.containers import bodies, har, litellm, otel, own
+from agentctx.traces.containers.draft import Draft
+from agentctx.traces.node import Node
 from agentctx.traces.records import LogRecord
-from agentctx.traces.source import Line, PathType, parse_json, read_lines
-from agentctx.traces.times import seconds
+from agentctx.traces.source import PathType
+from agentctx.traces.values import Value, json_values
 
-# A log line that wraps a body: where the body and what came back are, by the names that tools use.
-_REQUEST_KEYS = ("request", "body", "request_body", "req")
-_RESPONSE_KEYS = ("response", "response_body", "res", "reply")
-_TIME_KEYS = ("at", "timestamp", "time", "t", "ts", "created_at")
-_URL_KEYS = ("endpoint_hint", "url", "endpoint", "path")
-_SESSION_KEYS = ("session_id", "session", "conversation_id", "trace_id")
+_REMEDY = (
+    "give request bodies (one JSON object a line, bare or under request/body), a HAR, LiteLLM payloads, "
+    "OpenTelemetry spans with messages, or a recording"
+)
 
-
-def _first(record: Mapping[str, Any], keys: tuple[str, ...]) -> str | None:
-    return next((key for key in keys if key in record), None)
-
-
-def _wrapped(record: Mapping[str, Any], file: str, line: Line, index: int) -> LogRecord | None:
-    """A record that holds the request body under one of the usual names."""
-    key = next((key for key in _REQUEST_KEYS if isinstance(record.get(key), dict)), None)
-    if key is None:
-        return None
-    body = record[key]
-    response_key = _first(record, _RESPONSE_KEYS)
-    response = record[response_key] if response_key is not None else None
-    url_key = _first(record, _URL_KEYS)
-    url = record[url_key] if url_key is not None and isinstance(record[url_key], str) else None
-    api = body_api(body, response, url, record.get("api"))
-    if api is None:
-        return None
-    time_key = _first(record, _TIME_KEYS)
-    session_key = _first(record, _SESSION_KEYS)
-    taken = {key, "api"} | ({response_key} if isinstance(response, dict) else set())
-    return LogRecord(
-        file=file,
-        line=line.number,
-        index=index,
-        api=api,
-        request=body,
-        response=response if isinstance(response, dict) else None,
-        at=seconds(record[time_key]) if time_key is not None else None,
-        endpoint_hint=url,
-        session_hint=str(record[session_key]) if session_key is not None else None,
-        container="wrapped",
-        raw=line.data,
-        extra={name: value for name, value in record.items() if name not in taken},
-    )
+_SHAPES: tuple[Callable[[Any], Draft | None], ...] = (
+    bodies.text_log,
+    litellm.payload,
+    bodies.wrapped,
+    bodies.bare,
+)
 
 
-def _bare(record: Mapping[str, Any], file: str, line: Line, index: int) -> LogRecord | None:
-    """A record that is the request body itself."""
-    api = body_api(record)
-    if api is None:
-        return None
-    return LogRecord(file=file, line=line.number, index=index, api=api, request=record, raw=line.data)
+@dataclass(frozen=True, slots=True)
+class Skipped:
+    """Something in a log that is no request to a model: other traffic of a HAR, a span without messages."""
+
+    file: str
+    line: int
+    reason: str
 
 
-def _text_log(record: Mapping[str, Any], file: str, line: Line, index: int) -> LogRecord | None:
-    """A record {timestamp, input, output, session_id}: the text of prompt and answer only."""
-    if not {"input", "output", "session_id"} <= record.keys() or not isinstance(record["input"], str):
-        return None
-    return LogRecord(
-        file=file,
-        line=line.number,
-        index=index,
-        api="text",
-        request={"input": record["input"]},
-        response={"output": record["output"]},
-        at=seconds(record.get("timestamp")),
-        session_hint=str(record["session_id"]),
-        container="text",
-        raw=line.data,
-        extra={name: value for name, value in record.items() if name not in ("input", "output")},
-    )
-
-
-def read_records(path: PathType) -> Iterator[LogRecord]:
+def read_records(path: PathType, *, on_skip: Callable[[Skipped], None] | None = None) -> Iterator[LogRecord]:
     """The requests of a log in the file's order.
 
-    Raises ``InputError`` naming file and line for a line that is no JSON or no request to a model.
+    Takes request bodies, records that wrap them, LiteLLM payloads and OpenTelemetry spans (one a line, one after
+    another, or in one array), HAR, our own log and session formats; each plain, gzip or zstd.
+
+    A HAR and spans hold other traffic too: it is passed over, and told to ``on_skip``. Elsewhere a record that is no
+    request to a model is an error, unless ``on_skip`` is given to take it.
+
+    Raises ``InputError`` naming file and line for what can't be read, and for a log without any request.
     """
     file = fspath(path)
-    index = 0
-    for line in read_lines(path):
-        if not line.data.strip():
-            continue
-        record = parse_json(line.data, file, line.number)
-        found: LogRecord | None = None
-        if isinstance(record, dict):
-            for shape in (_text_log, _wrapped, _bare):
-                found = shape(record, file, line, index)
-                if found is not None:
-                    break
-        if found is None:
-            raise InputError(
-                "no request to a model that agentctx knows",
-                file=file,
-                line=line.number,
-                remedy="give a log of request bodies, one JSON object a line",
-            )
-        yield found
-        index += 1
-    if index == 0:
+    index, seen = 0, False
+    values = json_values(path)
+    for value in values:
+        seen = True
+        if isinstance(value.value, dict) and recording.recognizes(value.value):
+            found = _recorded(chain([value], values), file)  # takes all that follows
+        else:
+            found = _drafts(value, file, on_skip)
+        for draft, line in found:
+            yield _record(draft, file, line, index, b"" if draft.container == "session" else value.raw)
+            index += 1
+    if not seen:
         raise InputError(
             "the file is empty", file=file, line=1, remedy="give a log with at least one request"
         )
+    if index == 0:
+        raise InputError("no request to a model in this file", file=file, line=1, remedy=_REMEDY)
+
+
+def _recorded(values: Iterable[Value], file: str) -> Iterator[tuple[Draft, int]]:
+    nodes = (Node(value.value, file, value.line) for value in values)
+    for session in recording.read(nodes, file):
+        yield from own.session_calls(session)
+
+
+def _drafts(
+    value: Value, file: str, on_skip: Callable[[Skipped], None] | None
+) -> Iterator[tuple[Draft, int]]:
+    """The requests in one value. Raises ``InputError`` when it is none and may not be passed over."""
+    if own.is_logged_request(value.value):
+        yield own.logged_request(Node(value.value, file, value.line)), value.line
+        return
+    spans = otel.spans(value.value)
+    if spans is not None:
+        for span, around in spans:
+            draft = otel.model_call(span, around)
+            if draft is not None:
+                yield draft, value.line
+            elif on_skip is not None:
+                on_skip(Skipped(file, value.line, f"span {span.get('name')!r} holds no messages"))
+        return
+    draft = har.entry(value.value) if value.layout == "har" else _first_shape(value.value)
+    if draft is not None:
+        yield draft, value.line
+        return
+    if value.layout != "har" and on_skip is None:
+        raise InputError(
+            "no request to a model that agentctx knows", file=file, line=value.line, remedy=_REMEDY
+        )
+    if on_skip is not None:
+        on_skip(Skipped(file, value.line, "no request to a model that agentctx knows"))
+
+
+def _first_shape(value: Any) -> Draft | None:
+    return next((draft for shape in _SHAPES if (draft := shape(value)) is not None), None)
+
+
+def _record(draft: Draft, file: str, line: int, index: int, raw: bytes) -> LogRecord:
+    return LogRecord(
+        file=file,
+        line=line,
+        index=index,
+        api=draft.api,
+        request=draft.request,
+        response=draft.response,
+        at=draft.at,
+        endpoint_hint=draft.endpoint_hint,
+        session_hint=draft.session_hint,
+        container=draft.container,
+        raw=raw,
+        extra=draft.extra,
+    )
+
+
+class LogWriter:
+    """Appends requests to a log in our own format, one line each; each line is flushed when it is written.
+
+    Opening a file whose last line is torn cuts that line; ``cut_bytes`` says how many bytes went.
+    """
+
+    def __init__(self, path: PathType) -> None:
+        self._lines = AppendOnlyFile(path)
+        self.cut_bytes = self._lines.cut_bytes
+
+    def write(self, record: LogRecord) -> None:
+        """Append one record; its index, file and line are those of the new log."""
+        line: dict[str, Any] = {"agentctx": "request", "version": own.LOG_VERSION, "api": record.api}
+        for name in ("at", "endpoint_hint", "session_hint"):
+            value = getattr(record, name)
+            if value is not None:
+                line[name] = value
+        if record.container != "body":
+            line["container"] = record.container
+        line["request"] = record.request
+        if record.response is not None:
+            line["response"] = record.response
+        if record.extra:
+            line["extra"] = record.extra
+        self._lines.write(line)
+
+    def close(self) -> None:
+        """Close the file."""
+        self._lines.close()
+
+    def __enter__(self) -> LogWriter:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

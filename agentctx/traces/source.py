@@ -9,6 +9,7 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import math
 import os
 import re
 import zlib
@@ -25,7 +26,7 @@ VALUE_LIMIT = 64 * 1024 * 1024
 
 _GZIP_MAGIC = b"\x1f\x8b"
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
-_BOM = b"\xef\xbb\xbf"
+BOM = b"\xef\xbb\xbf"
 _BUFFER = 1 << 16
 
 PathType = str | PathLike[str]
@@ -45,7 +46,7 @@ class Line:
     ended: bool
 
 
-def _open_zstd(raw: BinaryIO, file: str) -> BinaryIO:
+def _open_zstd(raw: BinaryIO, file: str) -> io.BufferedReader:
     try:
         import zstandard
     except ImportError as error:
@@ -55,7 +56,7 @@ def _open_zstd(raw: BinaryIO, file: str) -> BinaryIO:
             remedy="install agentctx-sdk[zstd] or decompress the file first",
         ) from error
     reader = zstandard.ZstdDecompressor().stream_reader(raw, read_across_frames=True, closefd=False)
-    return cast(BinaryIO, io.BufferedReader(cast(io.RawIOBase, reader), _BUFFER))
+    return io.BufferedReader(cast(io.RawIOBase, reader), _BUFFER)
 
 
 def _decompression_errors() -> tuple[type[Exception], ...]:
@@ -68,14 +69,14 @@ def _decompression_errors() -> tuple[type[Exception], ...]:
 
 
 @contextmanager
-def open_source(path: PathType) -> Iterator[BinaryIO]:
+def open_source(path: PathType) -> Iterator[io.BufferedReader]:
     """Open a file for reading its decompressed bytes.
 
     Raises ``InputError`` when the file can't be opened or its compression isn't available here.
     """
     file = fspath(path)
     try:
-        raw = open(file, "rb")  # noqa: SIM115 (closed below, after the reader that wraps it)
+        raw = io.BufferedReader(io.FileIO(file, "rb"), _BUFFER)
     except (OSError, ValueError) as error:  # ValueError: a NUL byte in the name
         reason = getattr(error, "strerror", None) or str(error)
         raise InputError(f"can't open the file: {reason}", file=file, remedy="check the path") from error
@@ -87,70 +88,91 @@ def open_source(path: PathType) -> Iterator[BinaryIO]:
                 f"can't read the file: {error.strerror}", file=file, remedy="name a file"
             ) from error
         if magic.startswith(_GZIP_MAGIC):
-            yield cast(BinaryIO, gzip.GzipFile(fileobj=raw, mode="rb"))
+            yield io.BufferedReader(cast(io.RawIOBase, gzip.GzipFile(fileobj=raw, mode="rb")), _BUFFER)
         elif magic == _ZSTD_MAGIC:
             yield _open_zstd(raw, file)
         else:
-            yield raw
+            yield cast(io.BufferedReader, raw)
 
 
-def read_lines(path: PathType, limit: int = VALUE_LIMIT) -> Iterator[Line]:
-    """The file's lines in order, blank ones included. Holds one line at a time.
+@contextmanager
+def reading(file: str, line: int) -> Iterator[None]:
+    """Turn what goes wrong while bytes are read into an ``InputError`` at ``line``."""
+    try:
+        yield
+    except _decompression_errors() as error:
+        raise InputError(
+            f"the compressed data is damaged or cut off ({error})",
+            file=file,
+            line=line,
+            remedy="copy or compress the file again",
+        ) from error
+    except OSError as error:
+        raise InputError(
+            f"can't read on: {error}", file=file, line=line, remedy="check the disk or the connection"
+        ) from error
+
+
+def lines_of(stream: io.BufferedReader, file: str, limit: int = VALUE_LIMIT) -> Iterator[Line]:
+    """The lines of an open stream in order, blank ones included. Holds one line at a time.
 
     Raises ``InputError`` naming file and line for a line longer than ``limit`` bytes, broken compression or a
     read error.
     """
-    file = fspath(path)
-    broken = _decompression_errors()
     number = 0
+    while True:
+        number += 1
+        with reading(file, number):
+            data = stream.readline(limit + 1)
+        if not data:
+            return
+        ended = data.endswith(b"\n")
+        if len(data) > limit and not ended:
+            raise InputError(
+                f"the line is longer than {limit // (1024 * 1024)} MiB",
+                file=file,
+                line=number,
+                remedy="split the file: one record stands on one line",
+            )
+        if number == 1:
+            data = data.removeprefix(BOM)
+        yield Line(number, data.rstrip(b"\r\n") if ended else data, ended)
+
+
+def read_lines(path: PathType, limit: int = VALUE_LIMIT) -> Iterator[Line]:
+    """``lines_of`` a file that is opened for it."""
     with open_source(path) as stream:
-        while True:
-            number += 1
-            try:
-                data = stream.readline(limit + 1)
-            except broken as error:
-                raise InputError(
-                    f"the compressed data is damaged or cut off ({error})",
-                    file=file,
-                    line=number,
-                    remedy="copy or compress the file again",
-                ) from error
-            except OSError as error:
-                raise InputError(f"can't read on: {error}", file=file, line=number) from error
-            if not data:
-                return
-            if len(data) > limit and not data.endswith(b"\n"):
-                raise InputError(
-                    f"the line is longer than {limit // (1024 * 1024)} MiB",
-                    file=file,
-                    line=number,
-                    remedy="split the file: one record stands on one line",
-                )
-            ended = data.endswith(b"\n")
-            if number == 1 and data.startswith(_BOM):
-                data = data[len(_BOM) :]
-            yield Line(number, data.rstrip(b"\r\n") if ended else data, ended)
+        yield from lines_of(stream, fspath(path), limit)
 
 
 _SURROGATE_ESCAPE = re.compile(rb"\\u[dD][89a-fA-F]")
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
-def _without_lone_surrogates(value: Any) -> Any:
+def clean_text(value: Any) -> Any:
     """The value with half surrogate pairs replaced by U+FFFD: no UTF-8 text, so no prompt, can hold them."""
     if isinstance(value, str):
         return _LONE_SURROGATE.sub("\ufffd", value)
     if isinstance(value, list):
-        return [_without_lone_surrogates(item) for item in value]
+        return [clean_text(item) for item in value]
     if isinstance(value, dict):
-        return {
-            _LONE_SURROGATE.sub("\ufffd", key): _without_lone_surrogates(item) for key, item in value.items()
-        }
+        return {_LONE_SURROGATE.sub("\ufffd", key): clean_text(item) for key, item in value.items()}
     return value
 
 
 def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not JSON")
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if math.isinf(value):
+        raise ValueError(f"the number {text[:20]} is too large")
+    return value
+
+
+DECODER = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=_finite)
+"""Reads JSON as RFC 8259 has it: no NaN, no infinities, none made of a number that is too large either."""
 
 
 def parse_json(data: bytes, file: str, line: int) -> Any:
@@ -159,8 +181,8 @@ def parse_json(data: bytes, file: str, line: int) -> Any:
     Raises ``InputError`` that names the line of the mistake for anything that is not JSON in UTF-8.
     """
     try:
-        value = json.loads(data.decode(), parse_constant=_refuse_constant)
-        return _without_lone_surrogates(value) if _SURROGATE_ESCAPE.search(data) else value
+        value = DECODER.decode(data.decode())
+        return clean_text(value) if _SURROGATE_ESCAPE.search(data) else value
     except UnicodeDecodeError as error:
         line += data.count(b"\n", 0, error.start)
         problem, remedy = "the text is not UTF-8", "name a text file in UTF-8"

@@ -91,7 +91,7 @@ def write(path: str, content: str) -> Call:
     return Call("write_file", {"path": path, "content": content})
 
 
-def tests(path: str, only: str = "") -> Call:
+def pytest_run(path: str, only: str = "") -> Call:
     """Run tests."""
     return Call("run_tests", {"path": path, **({"only": only} if only else {})})
 

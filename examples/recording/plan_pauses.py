@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from recording.loop import Plan, User, edit, expect, listing, read, say, search, tests, write
+from recording.loop import Plan, User, edit, expect, listing, pytest_run, read, say, search, write
 
 TEST = '''\
 """Pauses: where a session stood still for so long that a provider's cache forgot its prefix."""
@@ -201,7 +201,7 @@ def plan() -> Plan:
     baseline = yield say(
         "It does: `at` is written when it is known and left out otherwise. Before I change anything I'll run the tests "
         "of the recording as they are.",
-        tests("tests/traces/test_trace_recording.py", "torn or killed or misuse"),
+        pytest_run("tests/traces/test_trace_recording.py", "torn or killed or misuse"),
     )
     expect(
         "passed" in baseline[0] and "failed" not in baseline[0], "the recording tests pass before the change"
@@ -212,7 +212,8 @@ def plan() -> Plan:
         write("tests/traces/test_trace_pauses.py", TEST),
     )
     failed = yield say(
-        "They have to fail now, because the module isn't there.", tests("tests/traces/test_trace_pauses.py")
+        "They have to fail now, because the module isn't there.",
+        pytest_run("tests/traces/test_trace_pauses.py"),
     )
     expect(
         "No module named 'agentctx.traces.pauses'" in failed[0], "the new test can't import its module yet"
@@ -221,7 +222,7 @@ def plan() -> Plan:
         "As expected: there is no such module. Now the module itself: compare the times of neighbours.",
         write("agentctx/traces/pauses.py", MODULE),
     )
-    failed = yield say("Run the new tests.", tests("tests/traces/test_trace_pauses.py"))
+    failed = yield say("Run the new tests.", pytest_run("tests/traces/test_trace_pauses.py"))
     expect("2 failed" in failed[0] and "NoneType" in failed[0], "the first version fails on missing times")
     yield say(
         "Two tests fail, and both for the same reason: I subtract neighbours without looking whether they have a time. "
@@ -230,7 +231,7 @@ def plan() -> Plan:
         edit("agentctx/traces/pauses.py", LOOP_BEFORE, LOOP_AFTER),
         edit("agentctx/traces/pauses.py", "from itertools import pairwise\n", ""),
     )
-    passed = yield say("Again.", tests("tests/traces/test_trace_pauses.py"))
+    passed = yield say("Again.", pytest_run("tests/traces/test_trace_pauses.py"))
     expect("7 passed" in passed[0], "the second version passes")
     yield say(
         "All seven pass. The package exports its names in one place; I'll look at it before I add to it.",
@@ -248,8 +249,8 @@ def plan() -> Plan:
     )
     passed = yield say(
         "The export could clash with the name of the module, so the tests once more, with those of the recording.",
-        tests("tests/traces/test_trace_pauses.py"),
-        tests("tests/traces/test_trace_recording.py", "torn or killed or misuse or records"),
+        pytest_run("tests/traces/test_trace_pauses.py"),
+        pytest_run("tests/traces/test_trace_recording.py", "torn or killed or misuse or records"),
     )
     expect(all("passed" in result and "failed" not in result for result in passed), "nothing broke")
     yield say(
@@ -290,7 +291,7 @@ def plan() -> Plan:
     )
     failed = yield say(
         "The tests name the fields, so two of them must fail now.",
-        tests("tests/traces/test_trace_pauses.py"),
+        pytest_run("tests/traces/test_trace_pauses.py"),
     )
     expect("2 failed" in failed[0] and "call" in failed[0], "the tests miss the new field")
     yield say(
@@ -315,7 +316,7 @@ def plan() -> Plan:
             "def test_a_session_without_times",
         ),
     )
-    passed = yield say("Run them.", tests("tests/traces/test_trace_pauses.py"))
+    passed = yield say("Run them.", pytest_run("tests/traces/test_trace_pauses.py"))
     expect("8 passed" in passed[0], "the tests know the new field")
     yield say(
         "Eight pass. Now the name. The exports keep their names, so the module gets another one: `pause.py` can't be "
@@ -343,8 +344,8 @@ def plan() -> Plan:
         "the tests.",
         search("traces.pauses", "agentctx"),
         search("traces.pauses", "tests"),
-        tests("tests/traces/test_trace_pauses.py"),
-        tests("tests/traces/test_trace_recording.py", "torn or killed or misuse or records"),
+        pytest_run("tests/traces/test_trace_pauses.py"),
+        pytest_run("tests/traces/test_trace_recording.py", "torn or killed or misuse or records"),
     )
     expect(passed[0] == passed[1] == "no match" and "8 passed" in passed[2], "nothing imports the old module")
     yield say(

@@ -118,10 +118,11 @@ class Workspace:
 
     def list_files(self, path: str) -> str:
         """Files below a folder with their line counts."""
-        rows = []
-        for file in sorted(self._existing(path).rglob("*")):
-            if file.is_file() and "__pycache__" not in file.parts and not file.name.startswith("."):
-                rows.append((self._name(file), file.read_bytes().count(b"\n")))
+        rows = [
+            (self._name(file), file.read_bytes().count(b"\n"))
+            for file in sorted(self._existing(path).rglob("*"))
+            if file.is_file() and "__pycache__" not in file.parts and not file.name.startswith(".")
+        ]
         return "\n".join(f"{lines:6d}  {name}" for name, lines in rows) or "no files"
 
     def read_file(self, path: str, first: int = 1, last: int | None = None) -> str:
