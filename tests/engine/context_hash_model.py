@@ -33,6 +33,10 @@ class ContextHashModel:
     calls: int = 0
     tokens_run: int = 0
 
+    @classmethod
+    def with_vocabulary(cls, vocab_size: int) -> ContextHashModel:
+        return cls(tiny_config(vocab_size))
+
     def forward(self, batch: Batch, kv_caches: list[Tensor]) -> Tensor:
         self.calls += 1
         self.tokens_run += batch.num_tokens

@@ -15,12 +15,12 @@ from agentctx_engine.runtime.scheduler import Scheduler
 def build_core(model: DecoderModel, config: EngineConfig) -> EngineCore:
     """Raises ``EngineMemoryError`` when the pool can't be had or is too small for ``config.max_context``."""
     num_blocks = _num_blocks(model, config)
-    kv = _kv_store(model, config, num_blocks)
-    max_context = _max_context(model, config, kv.capacity_tokens)
     try:
         runner = ModelRunner(model, num_blocks=num_blocks, block_size=config.block_size)
     except MemoryError as error:
         raise EngineMemoryError(f"{error}; lower num_blocks or kv_memory_bytes") from error
+    kv = _kv_store(model, config, num_blocks)
+    max_context = _max_context(model, config, kv.capacity_tokens)
     scheduler = Scheduler(
         kv,
         max_step_tokens=config.max_step_tokens,

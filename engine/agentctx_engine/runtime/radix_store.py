@@ -14,7 +14,7 @@ from agentctx_engine.runtime.kv_store import BlockCopy, BlockTable, PoolState, S
 class RadixSequence:
     """A text, and while it runs the lease whose pages are the block table of every layer group."""
 
-    __slots__ = ("_buffer", "_groups", "lease", "num_tokens", "reuse", "salt")
+    __slots__ = ("_buffer", "_groups", "lease", "num_admitted", "num_computed", "num_tokens", "reuse", "salt")
 
     def __init__(self, tokens: TokenArray, salt: str | None, reuse: bool, groups: int) -> None:
         self._buffer = np.array(tokens, dtype=np.int32)
@@ -23,6 +23,8 @@ class RadixSequence:
         self.salt = salt
         self.reuse = reuse
         self.lease: RadixLease | None = None
+        self.num_admitted = 0  # tokens of the text when the lease was taken
+        self.num_computed = 0
 
     @property
     def tokens(self) -> TokenArray:
@@ -44,8 +46,9 @@ class RadixSequence:
 class RadixStore:
     """See :class:`~agentctx_engine.runtime.kv_store.KvStore`.
 
-    Prefixes become findable when a step has run, not before: the tree keeps one copy of equal pages, and a
-    page that is about to be written must not be exchanged for another's.
+    A prompt becomes findable when all of it has been computed, an answer when it ends; each is then one node of the
+    tree, as it is in a RadixCache that predicts, so that both evict the same. Never before a step has run: the
+    tree keeps one copy of equal pages, and a page that is about to be written must not be exchanged for another's.
     """
 
     def __init__(self, *, num_blocks: int, block_size: int, groups: int = 1) -> None:
@@ -78,6 +81,8 @@ class RadixStore:
             )
         except MemoryError:
             return None
+        radix.num_admitted = radix.num_tokens
+        radix.num_computed = radix.lease.match.hit_tokens
         return radix.lease.match
 
     def reserve(self, sequence: StoredSequence) -> Sequence[BlockCopy] | None:
@@ -92,7 +97,11 @@ class RadixStore:
         """Nothing yet, see the class."""
 
     def computed(self, sequence: StoredSequence, num_tokens: int) -> None:
-        self.cache.checkpoint(_lease(sequence), num_tokens)
+        radix = _radix(sequence)
+        prompt_read = radix.num_computed < radix.num_admitted <= num_tokens
+        radix.num_computed = num_tokens
+        if prompt_read:
+            self.cache.checkpoint(_lease(radix), num_tokens)
 
     def fork(self, sequence: StoredSequence) -> tuple[RadixSequence, Sequence[BlockCopy]] | None:
         """Whole pages are shared through the tree; a page that is only partly full is copied at once."""
@@ -102,11 +111,14 @@ class RadixStore:
             twin.lease, copies = self.cache.fork(_lease(radix))
         except MemoryError:
             return None
+        twin.num_admitted, twin.num_computed = radix.num_admitted, radix.num_computed
         return twin, copies
 
     def release(self, sequence: StoredSequence) -> None:
         radix = _radix(sequence)
-        self.cache.abort(_lease(radix))
+        lease = _lease(radix)
+        self.cache.checkpoint(lease, radix.num_computed)
+        self.cache.abort(lease)
         radix.lease = None
 
     def drop_cached(self) -> None:

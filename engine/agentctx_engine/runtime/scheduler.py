@@ -93,6 +93,7 @@ class Scheduler:
             if forked is None:
                 kv = self.kv.open(request.prompt, request.cache_salt, reuse=request.reuse)
                 twin = Sample(request, kv, index)
+                request.preemptions += 1
                 self._wait_again(twin)
             else:
                 twin = Sample(request, forked[0], index)
