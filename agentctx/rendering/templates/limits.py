@@ -1,0 +1,139 @@
+"""Limits on what a template may cost, and the meter that keeps them.
+
+A template is data from outside. Everything it does passes through the meter: each loop pass, call, comparison, filter and output
+is a step; each value that it makes is charged before or as it is made, so that no single operation can run away.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sized
+from dataclasses import dataclass
+
+from agentctx.errors import RenderError
+
+
+class LimitError(RenderError):
+    """A template ran over a limit."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What one rendering may cost. The allowances per message and per byte keep long conversations out of their reach.
+
+    ``seconds``: CPU time of the rendering thread. ``bytes_made``: bytes of all values made. ``output``: characters.
+    ``depth``: nested macro calls. ``number``: magnitude of any width, count or exponent. ``source``: characters of the template.
+    """
+
+    source: int = 131_072
+    seconds: float = 1.0
+    seconds_per_message: float = 0.01
+    bytes_made: int = 64_000_000
+    bytes_made_per_input_byte: int = 64
+    output: int = 8_000_000
+    output_per_input_byte: int = 8
+    depth: int = 60
+    number: int = 100_000
+
+
+_CLOCK_EVERY = 64
+
+
+class Meter:
+    """Counts what one rendering costs and raises ``LimitError`` when it is too much."""
+
+    __slots__ = ("_deadline", "_input", "_input_bytes", "_steps", "depth", "limits", "made")
+
+    def __init__(self, limits: Limits, messages: list[dict[str, object]], tools: object) -> None:
+        self.limits = limits
+        self.made = 0
+        self.depth = 0
+        self._input = (messages, tools)
+        self._input_bytes: int | None = None
+        self._steps = 0
+        self._deadline = time.thread_time() + limits.seconds + limits.seconds_per_message * len(messages)
+
+    def step(self) -> None:
+        """One loop pass, call, comparison, filter or output."""
+        self._steps += 1
+        if self._steps % _CLOCK_EVERY == 0 and time.thread_time() > self._deadline:
+            raise LimitError(f"the template takes more than {self.limits.seconds} s of CPU time")
+
+    def charge(self, size: int) -> None:
+        """``size`` bytes are about to be made."""
+        self.made += size
+        self._steps += size >> 16
+        if size > 1 << 20 or self._steps % _CLOCK_EVERY == 0:
+            self._steps |= _CLOCK_EVERY - 1
+            self.step()
+        if self.made > self.limits.bytes_made and self.made > self._allowance(
+            self.limits.bytes_made, self.limits.bytes_made_per_input_byte
+        ):
+            raise LimitError(f"the template makes more than {self.limits.bytes_made} bytes of values")
+
+    def check_output(self, size: int) -> None:
+        """``size`` characters of output in all."""
+        limits = self.limits
+        if size > limits.output and size > self._allowance(limits.output, limits.output_per_input_byte):
+            raise LimitError(f"the template writes more than {limits.output} characters")
+
+    def number(self, *values: object) -> None:
+        """Refuse widths, counts and exponents that make a value out of proportion."""
+        for value in values:
+            if isinstance(value, int) and abs(value) > self.limits.number:
+                raise LimitError(
+                    f"the number {str(value)[:20]} is too large here (limit {self.limits.number})"
+                )
+
+    def enter(self) -> None:
+        self.depth += 1
+        if self.depth > self.limits.depth:
+            raise LimitError(f"macros call one another more than {self.limits.depth} levels deep")
+
+    def leave(self) -> None:
+        self.depth -= 1
+
+    def _allowance(self, base: int, per_byte: int) -> int:
+        """The limit with the input's share: only worked out when the base is used up."""
+        if self._input_bytes is None:
+            self._input_bytes = text_size(self._input, self, limit=1 << 40)
+        return base + per_byte * self._input_bytes
+
+
+def size_of(value: object) -> int:
+    """Bytes of a value's own storage, roughly: what making a copy of it costs."""
+    if isinstance(value, str):
+        return len(value) if value.isascii() else 4 * len(value)
+    if isinstance(value, int):
+        return value.bit_length() >> 3
+    if isinstance(value, Sized):
+        return 8 * len(value)
+    return 8
+
+
+def text_size(value: object, meter: Meter, limit: int | None = None) -> int:
+    """Bytes of the value written out as text, roughly; raises when it is out of all proportion.
+
+    Shared parts count as often as they would be written, and the walk stops at the limit.
+    """
+    most = meter.limits.bytes_made if limit is None else limit
+    total = visited = 0
+    stack = [value]
+    while stack:
+        item = stack.pop()
+        visited += 1
+        total += 8
+        if isinstance(item, str):
+            total += size_of(item)
+        elif isinstance(item, Mapping):
+            stack.extend(item.keys())
+            stack.extend(item.values())
+        elif isinstance(item, list | tuple | set | frozenset):
+            stack.extend(item)
+        elif isinstance(item, int):
+            total += item.bit_length() >> 1
+        if total > most or len(stack) * 8 > most:
+            raise LimitError(f"the template writes out a value of more than {most} bytes")
+        if limit is None and visited % 1024 == 0:
+            meter.step()
+    return total

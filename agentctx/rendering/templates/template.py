@@ -1,0 +1,344 @@
+"""ChatTemplate: a compiled template, and what one rendering of it is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from functools import cached_property, lru_cache
+from typing import Any, Literal
+
+from jinja2 import nodes
+from jinja2.environment import Template
+from jinja2.exceptions import SecurityError, TemplateSyntaxError
+from jinja2.runtime import Context
+from jinja2.utils import Namespace
+
+from agentctx.errors import RenderError
+from agentctx.rendering.templates.environment import (
+    Hooks,
+    MeteredTemplate,
+    RelaxedEnvironment,
+    StrictEnvironment,
+    TemplateRefusal,
+)
+from agentctx.rendering.templates.limits import LimitError, Limits, Meter, size_of
+from agentctx.rendering.templates.loops import (
+    LoopRecord,
+    Messages,
+    Passes,
+    ResumablePasses,
+    Watch,
+    namespace_contents,
+    resume_at,
+    same_value,
+    set_namespace,
+)
+from agentctx.rendering.templates.operations import RUN
+from agentctx.rendering.templates.tracing import Run, Source, Traced
+
+Dialect = Literal["transformers", "relaxed"]
+_STATEFUL = frozenset(("cycler", "joiner"))
+
+
+@dataclass(slots=True)
+class Conversation:
+    """What a template is given: messages and tools in the form that it wants.
+
+    ``messages`` and ``tools`` are never changed once a template has seen them, so equal objects mean equal text. ``origins`` maps the
+    ``id()`` of structured values to their source. ``json_texts`` keeps the JSON of ``tools`` and their parts between renderings.
+    """
+
+    messages: list[dict[str, Any]]
+    tools: list[dict[str, Any]] | None = None
+    origins: dict[int, Source] = field(default_factory=dict)
+    traced: bool = False
+    kept: frozenset[int] = frozenset()
+    json_texts: dict[Any, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Rendering:
+    """The text a template wrote, the origins of its parts, and what is needed to go on from there."""
+
+    text: str
+    runs: list[Run]
+    conversation: Conversation
+    loops: dict[int, LoopRecord]
+    namespaces: list[Namespace]
+    now: datetime
+    template: ChatTemplate
+
+
+class RenderRun:
+    """One rendering while it goes on."""
+
+    def __init__(
+        self,
+        template: ChatTemplate,
+        conversation: Conversation,
+        now: datetime,
+        previous: Rendering | None,
+    ) -> None:
+        self.template = template
+        self.conversation = conversation
+        self.now = now
+        self.traced = conversation.traced
+        self.origins = conversation.origins
+        self.kept = conversation.kept
+        self.json_texts = conversation.json_texts
+        self.meter = Meter(template.limits, conversation.messages, conversation.tools)
+        self.watch = Watch()
+        self.out: list[str] = []
+        self.chars = 0
+        self.runs: list[Run] = []
+        self.namespaces: list[Namespace] = []
+        self.loops: dict[int, LoopRecord] = {}
+        self.context: Context | None = None
+        usable = (
+            previous is not None
+            and previous.template is template
+            and (previous.now == now or not template.reads_clock)
+        )
+        self.previous = previous if usable else None
+        self.same_messages, self.all_same = 0, False
+        if self.previous is not None:
+            self._compare_messages(self.previous.conversation.messages)
+
+    def _compare_messages(self, old: list[dict[str, Any]]) -> None:
+        new = self.conversation.messages
+        shorter, same = min(len(old), len(new)), 0
+        while same < shorter and old[same] is new[same]:
+            same += 1
+        self.same_messages = same
+        self.all_same = same == len(old) == len(new)
+
+    def emit(self, piece: str) -> None:
+        """Take what the template wrote next."""
+        meter = self.meter
+        meter.step()
+        meter.charge(size_of(piece))
+        at = self.chars
+        if type(piece) is Traced:
+            self.runs.extend((at + start, at + end, source) for start, end, source in piece.runs)
+        self.out.append(piece)
+        self.chars = at + len(piece)
+        meter.check_output(self.chars)
+
+    def namespace_states(self) -> tuple[dict[str, Any], ...]:
+        return tuple(namespace_contents(namespace) for namespace in self.namespaces)
+
+    def begin_loop(self, number: int, items: list[Any]) -> Passes:
+        """The passes of top-level loop ``number``; text of passes that need not be made again is copied first."""
+        assert self.context is not None
+        resolve = self.context.resolve_or_missing
+        names = {name: resolve(name) for name in self.template.loop_names[number]}
+        record = LoopRecord(items, names, self.namespace_states(), self.chars, len(self.runs))
+        self.loops[number] = record
+        old = self.previous.loops.get(number) if self.previous is not None else None
+        count = 0
+        if old is not None and self._same_entry(old, record):
+            count = resume_at(old, items, self.same_messages, self.all_same)
+            if count and not self._skip(old, record, count):
+                count = 0
+        return ResumablePasses(items, self, record, count)
+
+    def _same_entry(self, old: LoopRecord, new: LoopRecord) -> bool:
+        """Whether every variable that a pass can read is what it was."""
+        assert self.previous is not None
+        places = {id(namespace): i for i, namespace in enumerate(self.previous.namespaces[: len(old.entry)])}
+        places |= {id(namespace): i for i, namespace in enumerate(self.namespaces)}
+        if len(old.entry) != len(new.entry):
+            return False
+        for before, after in zip(old.entry, new.entry, strict=True):
+            if before.keys() != after.keys() or not all(
+                same_value(value, after[key], places) for key, value in before.items()
+            ):
+                return False
+        return all(same_value(value, new.names[name], places) for name, value in old.names.items())
+
+    def _skip(self, old: LoopRecord, new: LoopRecord, count: int) -> bool:
+        """Take over ``count`` passes from the previous rendering, unless their state can't be."""
+        assert self.previous is not None
+        boundary = old.boundaries[count]
+        states = []
+        for state, before, after in zip(boundary.namespaces, old.entry, new.entry, strict=False):
+            made = {}
+            for key, value in state.items():
+                if key in before and value is before[key]:
+                    made[key] = after[key]
+                elif _refers_to_rendering(value):
+                    return False
+                else:
+                    made[key] = value
+            states.append(made)
+        if len(boundary.namespaces) != len(self.namespaces):
+            return False
+        for namespace, made in zip(self.namespaces, states, strict=True):
+            set_namespace(namespace, made)
+        start = old.start_char
+        shift = self.chars - start
+        runs = self.previous.runs[old.start_run : old.start_run + boundary.runs]
+        self.runs.extend(runs if not shift else [(a + shift, b + shift, source) for a, b, source in runs])
+        self.out.append(self.previous.text[start : start + boundary.chars])
+        self.chars += boundary.chars
+        new.boundaries = old.boundaries[: count + 1]
+        return True
+
+
+def _refers_to_rendering(value: Any) -> bool:
+    """Whether a value kept in a namespace belongs to the rendering that made it."""
+    if isinstance(value, Messages | Namespace):
+        return True
+    return isinstance(value, list | tuple) and any(isinstance(item, Messages | Namespace) for item in value)
+
+
+@lru_cache(maxsize=2)
+def _environment(dialect: Dialect) -> StrictEnvironment | RelaxedEnvironment:
+    return StrictEnvironment() if dialect == "transformers" else RelaxedEnvironment()
+
+
+class ChatTemplate:
+    """A chat template, compiled once.
+
+    ``variables``: special tokens and other constants that the template may name (``bos_token``, …). ``dialect``: ``transformers``, or
+    ``relaxed`` for engines that let a template change lists.
+
+    Raises ``RenderError`` when the source is too long or is no valid template.
+    """
+
+    def __init__(
+        self,
+        source: str,
+        *,
+        name: str = "chat template",
+        variables: Mapping[str, Any] | None = None,
+        dialect: Dialect = "transformers",
+        limits: Limits | None = None,
+    ) -> None:
+        self.source = source
+        self.name = name
+        self.variables = dict(variables or {})
+        self.dialect = dialect
+        self.limits = limits or Limits()
+        self.loop_names: list[frozenset[str]] = []
+        if len(source) > self.limits.source:
+            raise LimitError(
+                f"{name}: the template has {len(source)} characters, more than the limit of {self.limits.source}"
+            )
+        self._compiled: Template = self._compile()
+
+    @property
+    def relaxed(self) -> bool:
+        return self.dialect == "relaxed"
+
+    @cached_property
+    def syntax(self) -> nodes.Template:
+        """The parsed source, without hooks."""
+        return _environment(self.dialect).parse(self.source)
+
+    @cached_property
+    def reads_clock(self) -> bool:
+        return "strftime_now" in self.source
+
+    def _compile(self) -> Template:
+        environment = _environment(self.dialect)
+        try:
+            tree = environment.parse(self.source)
+            resumable = not self.relaxed and not _stateful(tree)
+            hooks = Hooks(tree, resumable)
+            hooks.visit(tree)
+            self.loop_names = hooks.loops
+            code = environment.compile(tree, filename=f"<{self.name}>")
+            return MeteredTemplate.from_code(environment, code, environment.make_globals(None))
+        except TemplateSyntaxError as error:
+            raise RenderError(f"{self.name}:{error.lineno}: not a valid template: {error.message}") from error
+        except (RecursionError, MemoryError) as error:
+            raise LimitError(f"{self.name}: the template is nested too deeply") from error
+        except (SyntaxError, ValueError, OverflowError) as error:
+            raise RenderError(f"{self.name}: not a valid template: {error}") from error
+
+    def render(
+        self,
+        conversation: Conversation,
+        *,
+        add_generation_prompt: bool,
+        now: datetime,
+        arguments: Mapping[str, Any] | None = None,
+        previous: Rendering | None = None,
+    ) -> Rendering:
+        """Render a conversation; with ``previous``, passes that can't differ are not made again.
+
+        Raises ``RenderError``: ``TemplateRefusal`` when the template raises, ``LimitError`` over a limit.
+        """
+        run = RenderRun(self, conversation, now, previous)
+        variables = {
+            "messages": Messages(conversation.messages, run),
+            "tools": conversation.tools,
+            "documents": None,
+            "add_generation_prompt": add_generation_prompt,
+            **self.variables,
+            **(arguments or {}),
+        }
+        token = RUN.set(run)
+        try:
+            run.context = self._compiled.new_context(variables)
+            for piece in self._compiled.root_render_func(run.context):
+                run.emit(piece)
+        except RenderError as error:
+            if isinstance(error, LimitError | TemplateRefusal):
+                raise type(error)(f"{self.name}{self._line(error)}: {error}") from None
+            raise
+        except (RecursionError, MemoryError) as error:
+            raise LimitError(
+                f"{self.name}: the template recurses too deeply or needs too much memory"
+            ) from error
+        except Exception as error:
+            what = "forbidden" if isinstance(error, SecurityError) else type(error).__name__
+            raise RenderError(f"{self.name}{self._line(error)}: {what}: {error}") from error
+        finally:
+            RUN.reset(token)
+        return Rendering("".join(run.out), run.runs, conversation, run.loops, run.namespaces, run.now, self)
+
+    def render_messages(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        *,
+        add_generation_prompt: bool = False,
+        now: datetime,
+        **arguments: Any,
+    ) -> str:
+        """The text for messages and tools given just as the template is to see them."""
+        conversation = Conversation(
+            [dict(message) for message in messages],
+            [dict(tool) for tool in tools] if tools is not None else None,
+        )
+        rendering = self.render(
+            conversation, add_generation_prompt=add_generation_prompt, now=now, arguments=arguments
+        )
+        return rendering.text
+
+    def _line(self, error: BaseException) -> str:
+        """``:LINE`` of the template where the error arose, if it is known."""
+        trace, line = error.__traceback__, 0
+        while trace is not None:
+            if trace.tb_frame.f_code.co_filename == f"<{self.name}>":
+                line = self._compiled.get_corresponding_lineno(trace.tb_lineno)
+            trace = trace.tb_next
+        return f":{line}" if line else ""
+
+
+def _stateful(tree: nodes.Template) -> bool:
+    """Whether passes can hand something on that isn't watched."""
+    if any(name.name in _STATEFUL for name in tree.find_all(nodes.Name)):
+        return True
+    return any(
+        getattr(access, "attr", None) == "changed"
+        or (
+            isinstance(access, nodes.Getitem)
+            and isinstance(access.arg, nodes.Const)
+            and access.arg.value == "changed"
+        )
+        for access in tree.find_all((nodes.Getattr, nodes.Getitem))
+    )
