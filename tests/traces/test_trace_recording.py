@@ -126,7 +126,10 @@ def test_corpus_sessions_survive_the_format(shared_dir: Path, tmp_path: Path) ->
         assert [without_place(session) for session in copy] == [
             without_place(session) for session in original
         ]
-        assert [session.conversation for session in copy] == [session.conversation for session in original]
+        for one, other in zip(copy, original, strict=True):
+            assert one.messages == other.messages
+            assert one.generated == other.generated
+            assert one.conversation.repairs == other.conversation.repairs
 
 
 def hello(writer: TraceWriter, session_id: str = "one") -> None:
