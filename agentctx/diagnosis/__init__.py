@@ -1,5 +1,31 @@
 """Diagnosis: consecutive requests in; where the prefix broke, why, and what it cost, out."""
 
-from agentctx.diagnosis.exchange import APIS, Api, Exchange, detect_api, exchange_of, parse_time
+from agentctx.diagnosis.causes import BY_CODE, CAUSES, Cause, cause_of
+from agentctx.diagnosis.diagnose import LogDiagnosis, diagnose, diagnose_log
+from agentctx.diagnosis.exchange import APIS, Api, Exchange, RecordedCall, detect_api, exchange_of, parse_time
+from agentctx.diagnosis.findings import Conversation, Diagnosis, Finding, Loss
+from agentctx.diagnosis.targets import AS_SENT, Target, parse_target
 
-__all__ = ["APIS", "Api", "Exchange", "detect_api", "exchange_of", "parse_time"]
+__all__ = [
+    "APIS",
+    "AS_SENT",
+    "BY_CODE",
+    "CAUSES",
+    "Api",
+    "Cause",
+    "Conversation",
+    "Diagnosis",
+    "Exchange",
+    "Finding",
+    "LogDiagnosis",
+    "Loss",
+    "RecordedCall",
+    "Target",
+    "cause_of",
+    "detect_api",
+    "diagnose",
+    "diagnose_log",
+    "exchange_of",
+    "parse_target",
+    "parse_time",
+]

@@ -151,8 +151,9 @@ def _part_cause(change: Change, old: Item, new: Item, setting: Setting) -> str:
     left, right = "".join(texts_of(old)), "".join(texts_of(new))
     if left and left == right and text_of(old) == text_of(new):
         return "content_shape"
-    if after is MISSING and (setting.result or _kind(before) == "tool_result") and len(left) > len(right):
-        return "compaction"
+    inside_result = role_of(old) == "tool" or change.path.count(".content") > 1
+    if after is MISSING and inside_result and len(left) > len(right):
+        return "compaction"  # a result was emptied
     if before is not MISSING and after is not MISSING:
         was, now = "\n".join(texts_of(before)), "\n".join(texts_of(after))
         if was and now and setting.result and was_cleared(was, now, result=True):

@@ -196,15 +196,16 @@ def calls_of(item: Item) -> Iterator[tuple[str, Any]]:
 
 def call_ids(item: Item) -> list[str]:
     """The identifiers of the tool calls in an item."""
+    calls, content = item.get("tool_calls"), item.get("content")
     found = [item.get("call_id")] if item.get("type") in ("function_call", "custom_tool_call") else []
-    calls = item.get("tool_calls")
-    for call in calls if isinstance(calls, list) else ():
-        if isinstance(call, Mapping):
-            found.append(call.get("id"))
-    content = item.get("content")
-    for part in content if isinstance(content, list) else ():
-        if isinstance(part, Mapping) and part.get("type") == "tool_use":
-            found.append(part.get("id"))
+    found += [
+        call.get("id") for call in (calls if isinstance(calls, list) else ()) if isinstance(call, Mapping)
+    ]
+    found += [
+        part.get("id")
+        for part in (content if isinstance(content, list) else ())
+        if isinstance(part, Mapping) and part.get("type") == "tool_use"
+    ]
     return [value for value in found if isinstance(value, str)]
 
 

@@ -1,0 +1,281 @@
+"""The first break between two requests of one conversation: its place, its cause, what stood there.
+
+The order is the one in which the model reads: model, tools, system, messages, other parameters. The reference is
+the earlier request followed by the reply that the server gave to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from agentctx.diagnosis import classify
+from agentctx.diagnosis.align import Move, movement
+from agentctx.diagnosis.breakpoints import misplaced
+from agentctx.diagnosis.classify import Setting
+from agentctx.diagnosis.compare import (
+    MISSING,
+    Change,
+    item_change,
+    same_ordered,
+    text_change,
+    tools_change,
+)
+from agentctx.diagnosis.views import Item, View, key_of, role_of, text_of
+
+# Parameters that enter the prompt or choose the cache, in the order in which they are compared. Sampling, limits,
+# streaming and bookkeeping are none of them.
+PARAMETERS = (
+    "tool_choice", "parallel_tool_calls", "thinking", "reasoning", "reasoning_effort", "response_format", "text",
+    "verbosity", "service_tier", "speed", "prompt_cache_key", "chat_template_kwargs", "output_config",
+    "chat_template", "documents", "function_call", "cache_salt", "json_schema", "guided_json", "cache_prompt",
+    "lora", "id_slot",
+)  # fmt: skip
+_DEFAULTS: dict[str, Any] = {
+    "cache_prompt": True,
+    "id_slot": -1,
+    "tool_choice": "auto",
+    "parallel_tool_calls": True,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Break:
+    """A difference that ends reuse.
+
+    ``place`` is the path in the later body (``@n`` the character), ``zone`` where it lies, ``word`` the cause.
+    ``item`` is the first item (or tool, or system block) behind which nothing is reused, ``offset`` the character
+    in its text. ``was``/``now`` are the texts there and ``at`` the first character in them that differs.
+    ``also`` are other places that differ. ``move`` says what happened to the messages, where they are concerned.
+    """
+
+    word: str
+    place: str
+    zone: str
+    was: str = ""
+    now: str = ""
+    at: int = 0
+    item: int = 0
+    marker: str | None = None
+    underlying: str | None = None
+    also: tuple[str, ...] = ()
+    move: Move | None = None
+    text_edit: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """The earlier request with the reply to it: what the later request should extend.
+
+    ``keys`` are those of the view's items. ``choices`` are the replies that the server gave, usually one.
+    """
+
+    view: View
+    choices: tuple[tuple[Item, ...], ...] = ()
+    keys: Sequence[int] = field(default=(), repr=False)
+
+
+def find_break(before: Reference, after: View, elapsed: float | None = None) -> Break | None:
+    """The first break, or None when ``after`` extends, repeats or branches off from ``before``.
+
+    ``elapsed``: seconds between the two requests, where known; it tells a clock from a date that was edited.
+    """
+    old = before.view
+    found: Break | None = None
+    also: list[str] = []
+    for step in (_model_break, _tools_break, _system_break):
+        hit = step(old, after, elapsed)
+        if hit is not None and found is None:
+            found = hit
+        elif hit is not None:
+            also.append(hit.place)
+    items = _items_break(before, after, elapsed)
+    if items is not None and found is not None:
+        also.append(items.place)
+    found = found or items
+    parameters = _parameter_breaks(old, after)
+    if found is None and parameters:
+        found, parameters = parameters[0], parameters[1:]
+    if found is None:
+        return None
+    also.extend(hit.place for hit in parameters)
+    if found.word in ("volatile_text", "random_value", "message_edited"):
+        marker = misplaced(old, after, found.place)
+        if marker is not None:
+            found = replace(found, word="breakpoint_misplaced", underlying=found.word, marker=marker.path)
+    return replace(found, also=tuple(also))
+
+
+def _model_break(old: View, new: View, elapsed: float | None) -> Break | None:
+    if old.model == new.model or old.model is None or new.model is None:
+        return None
+    return Break("model_changed", "params.model", "model", old.model, new.model)
+
+
+def _tools_break(old: View, new: View, elapsed: float | None) -> Break | None:
+    if not old.tools and not new.tools:
+        return None
+    change = tools_change(old.tools, new.tools)
+    if change is None:
+        return None
+    word = classify.schema_cause(change, Setting(head=True, elapsed=elapsed))
+    return _break_from(change, word, "tools", _first_index(change.path))
+
+
+def _system_break(old: View, new: View, elapsed: float | None) -> Break | None:
+    change = text_change(old.system, new.system, new.system_path)
+    if change is None:
+        return None
+    elsewhere = (*old.items, *new.items)
+    word = classify.system_cause(change, Setting(head=True, elapsed=elapsed), elsewhere)
+    return _break_from(change, word, "system", _first_index(change.path))
+
+
+def _first_index(path: str) -> int:
+    _, bracket, rest = path.partition("[")
+    digits = rest.partition("]")[0]
+    return int(digits) if bracket and digits.isdigit() else 0
+
+
+def _break_from(change: Change, word: str, zone: str, item: int, move: Move | None = None) -> Break:
+    was, now = _shown(change.old), _shown(change.new)
+    at = change.offset if change.offset is not None else _first_apart(was, now)
+    return Break(
+        word=word,
+        place=change.place,
+        zone=zone,
+        was=was,
+        now=now,
+        at=at,
+        item=item,
+        move=move,
+        text_edit=change.kind == "text",
+    )
+
+
+def _first_apart(left: str, right: str) -> int:
+    from agentctx.diagnosis.texts import common_prefix
+
+    return common_prefix(left, right)
+
+
+def _shown(value: Any) -> str:
+    if value is MISSING:
+        return ""
+    return value if isinstance(value, str) else classify.repr_json(value)
+
+
+def leading_equal(old: Sequence[Item], new: Sequence[Item], path: str) -> tuple[int, Change | None]:
+    """How many leading items give the same prompt, and the change in the next one (None where a list ends)."""
+    limit = min(len(old), len(new))
+    for index in range(limit):
+        change = item_change(old[index], new[index], f"{path}[{index}]")
+        if change is not None:
+            return index, change
+    return limit, None
+
+
+def _items_break(before: Reference, after: View, elapsed: float | None) -> Break | None:
+    old, new = before.view.items, after.items
+    at, change = leading_equal(old, new, after.path)
+    if change is None and at == len(new):
+        return None  # the same request again, or an earlier one: nothing behind the shared part is sent
+    if change is None:
+        return _reply_break(before, after, elapsed)
+    return _judge_items(old, before.keys, new, at, change, len(old), after, elapsed)
+
+
+def _reply_break(before: Reference, after: View, elapsed: float | None) -> Break | None:
+    """The later request extends what was sent; does it also carry the reply as the server gave it?"""
+    sent = len(before.view.items)
+    closest: tuple[int, Change, tuple[Item, ...]] | None = None
+    for reply in before.choices:
+        at, change = leading_equal(reply, after.items[sent:], after.path)
+        if change is None:
+            return None
+        if closest is None or at > closest[0]:
+            closest = (at, change, reply)
+    if closest is None:
+        return None
+    at, _, reply = closest
+    # The path in the change counts from the reply's start; compare once more at its place in the body.
+    change = item_change(reply[at], after.items[sent + at], f"{after.path}[{sent + at}]")
+    if change is None:
+        return None
+    reference = [*before.view.items, *reply]
+    keys = [*before.keys, *map(key_of, reply)] if before.keys else ()
+    return _judge_items(reference, keys, after.items, sent + at, change, sent, after, elapsed)
+
+
+def _judge_items(
+    old: Sequence[Item],
+    old_keys: Sequence[int],
+    new: Sequence[Item],
+    at: int,
+    change: Change,
+    sent: int,
+    after: View,
+    elapsed: float | None,
+) -> Break | None:
+    before_keys = old_keys if len(old_keys) == len(old) else list(map(key_of, old))
+    move = movement(old, before_keys, new, list(map(key_of, new)), at, sent)
+    zone = "system" if at < after.lead else "messages"
+    if move.kind == "branch":
+        return None
+    if move.kind == "edited":
+        setting = Setting(
+            head=role_of(old[at]) in ("system", "developer") and at <= after.lead,
+            result=_is_result(old[at]),
+            elapsed=elapsed,
+        )
+        word = classify.edit_cause(change, old[at], new[at], setting)
+        return _break_from(change, word, zone, at, move)
+    word = classify.move_cause(move, old, new, after.lead)
+    if move.kind == "replaced":
+        return _break_from(change, word, zone, at, move)
+    whole = Change(f"{after.path}[{at}]", "item", MISSING, MISSING)
+    was = text_of(old[at]) if move.kind == "removed" else ""
+    now = text_of(new[at]) if move.kind == "inserted" else ""
+    return replace(_break_from(whole, word, zone, at, move), was=was, now=now, at=0)
+
+
+def _is_result(item: Item) -> bool:
+    if role_of(item) == "tool":
+        return True
+    content = item.get("content")
+    return isinstance(content, list) and any(
+        isinstance(part, dict) and part.get("type") == "tool_result" for part in content
+    )
+
+
+def _parameter_breaks(old: View, new: View) -> list[Break]:
+    found = []
+    for name in PARAMETERS:
+        default = _DEFAULTS.get(name)
+        a, b = old.body.get(name), new.body.get(name)
+        a, b = (default if a is None else a), (default if b is None else b)
+        if same_ordered(a, b):
+            continue
+        if name == "text" and new.api != "openai.responses":
+            continue
+        path = _deep_path(a, b, f"params.{name}")
+        if path is not None:
+            found.append(Break("parameter_changed", path, "params", _shown(a), _shown(b)))
+    return found
+
+
+def _deep_path(old: Any, new: Any, path: str) -> str | None:
+    """The path of the first value that differs inside two objects; key order is no difference here."""
+    if isinstance(old, dict) and isinstance(new, dict):
+        for key in (*old, *(key for key in new if key not in old)):
+            a, b = old.get(key), new.get(key)
+            if a is None and b is None:
+                continue
+            if a is None or b is None:
+                return f"{path}.{key}"
+            deeper = _deep_path(a, b, f"{path}.{key}")
+            if deeper is not None:
+                return deeper
+        return None
+    return None if old == new and isinstance(old, bool) == isinstance(new, bool) else path

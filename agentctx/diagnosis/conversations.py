@@ -1,0 +1,361 @@
+"""Which conversation a request continues, found from its content alone.
+
+Every conversation keeps its last requests as *states* that a later request may continue: extend, repeat, change, or
+branch off from. Only the newest bodies are kept (``KeptBodies``); of older states remain the keys of their messages,
+which still tell where a continuation changed, though not what.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from agentctx.diagnosis.align import alike, movement
+from agentctx.diagnosis.breakpoints import Marker
+from agentctx.diagnosis.breaks import Reference, leading_equal
+from agentctx.diagnosis.texts import common_prefix, looks_like_summary, retells
+from agentctx.diagnosis.views import Item, View, key_of, role_of, text_of
+from agentctx.usage import Usage
+
+Relation = Literal["new", "extends", "repeats", "changed", "branch"]
+
+_RECENT = 16  # states tried for a plain extension before any key is computed
+_MAX_STATES = 2_000
+_MAX_KEYS = 200_000
+_MAX_CHARS = 12_000_000  # of kept bodies; as Python objects they take two to five bytes a character
+_PROBES = 5
+
+
+@dataclass(slots=True)
+class State:
+    """The last request of a conversation (or of a branch of it).
+
+    ``keys`` and ``sizes`` (characters) belong to the view's items; ``head`` is the size of tools and system prompt.
+    ``reads`` is the largest cached count that the server ever reported here. ``known`` pairs the number of items of
+    earlier requests, all of them still a prefix of this one, with their prompt tokens.
+    """
+
+    id: int
+    conversation: int
+    index: int
+    at: float | None
+    endpoint: str
+    reference: Reference | None
+    keys: array[int]
+    sizes: array[int]
+    head: int
+    usage: Usage | None = None
+    reply: str | Sequence[int] = ""
+    reply_keys: tuple[int, ...] = ()
+    markers: list[Marker] = field(default_factory=list)
+    reads: int = 0
+    lead: int = 0
+    api: str = ""
+    summary: str = ""
+    known: list[tuple[int, int]] = field(default_factory=list)
+    tokens: object = None
+
+    @property
+    def chars(self) -> int:
+        """Characters of the whole request, as far as a model reads them."""
+        return self.head + sum(self.sizes)
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """The state that a request continues, and how. ``shared``: leading items that both have in common."""
+
+    relation: Relation
+    state: State | None = None
+    shared: int = 0
+    keys: array[int] | None = None
+
+
+NEW = Match("new")
+
+
+def keys_of(items: Iterable[Item]) -> array[int]:
+    """The keys of items as an array of 64-bit numbers."""
+    return array("q", map(key_of, items))
+
+
+class Conversations:
+    """All states of a log, found by content. Memory is bounded whatever the number of requests."""
+
+    def __init__(
+        self, max_states: int = _MAX_STATES, max_keys: int = _MAX_KEYS, max_chars: int = _MAX_CHARS
+    ) -> None:
+        self._states: OrderedDict[int, State] = OrderedDict()
+        self._by_key: dict[int, int] = {}
+        self._by_response: OrderedDict[str, int] = OrderedDict()
+        self._limits = (max_states, max_keys, max_chars)
+        self._kept_keys = 0
+        self._kept_chars = 0
+        self._bodies: OrderedDict[int, None] = OrderedDict()
+        self._next_state = 0
+        self._next_conversation = 0
+
+    def __len__(self) -> int:
+        return len(self._states)
+
+    @property
+    def count(self) -> int:
+        """Conversations seen so far."""
+        return self._next_conversation
+
+    def find(self, view: View) -> Match:
+        """The state that this request continues. ``new`` when it continues none."""
+        linked = view.body.get("previous_response_id")
+        if isinstance(linked, str) and linked in self._by_response:
+            state = self._states.get(self._by_response[linked])
+            if state is not None:
+                return Match("extends", state, len(state.keys))
+        if view.prompt is not None:
+            return self._find_prompt(view, view.prompt)
+        if not view.talk:
+            return NEW
+        return self._find_recent(view) or self._find_by_keys(view)
+
+    def others_since(self, state: State) -> int:
+        """Other conversations that used the same endpoint after this state's request."""
+        return len(
+            {
+                other.conversation
+                for other in self._states.values()
+                if other.index > state.index
+                and other.conversation != state.conversation
+                and other.endpoint == state.endpoint
+            }
+        )
+
+    # -- finding ---------------------------------------------------------------------------------------------
+
+    def _recent(self, api: str) -> Iterable[State]:
+        seen = 0
+        for state in reversed(self._states.values()):
+            if state.api == api:
+                yield state
+                seen += 1
+                if seen >= _RECENT:
+                    return
+
+    def _find_recent(self, view: View) -> Match | None:
+        """A recent state whose messages all stand at the start of this request, one turn earlier."""
+        talk = view.talk
+        best: Match | None = None
+        for state in self._recent(view.api):
+            if state.reference is None:
+                continue
+            old = state.reference.view.talk
+            if not old or len(old) > len(talk) or (best is not None and len(old) <= best.shared):
+                continue
+            if text_of(old[-1]) != text_of(talk[len(old) - 1]):
+                continue
+            shared, change = leading_equal(old, talk, "")
+            if change is None and shared == len(old) and _one_turn(talk[shared:]):
+                best = Match("repeats" if len(talk) == shared else "extends", state, shared)
+        return best
+
+    def _find_by_keys(self, view: View) -> Match:
+        keys = keys_of(view.talk)
+        candidates = self._candidates(keys, view.api)
+        longest: State | None = None
+        for state in candidates:
+            talk = state.keys[state.lead :]
+            best_length = -1 if longest is None else len(longest.keys) - longest.lead
+            if best_length < len(talk) <= len(keys) and keys[: len(talk)] == talk:
+                longest = state
+        if longest is not None and len(longest.keys) > longest.lead:
+            shared = len(longest.keys) - longest.lead
+            return Match("repeats" if shared == len(keys) else "extends", longest, shared, keys)
+        best = self._closest(view, keys, candidates)
+        return best or self._retold(view, keys) or replace(NEW, keys=keys)
+
+    def _candidates(self, keys: array[int], api: str) -> list[State]:
+        ids = OrderedDict.fromkeys(self._by_key[key] for key in reversed(keys) if key in self._by_key)
+        states = (self._states.get(number) for number in ids)
+        return [state for state in states if state is not None and state.api == api]
+
+    def _closest(self, view: View, keys: array[int], candidates: Sequence[State]) -> Match | None:
+        """The candidate that has most in common with the request, and whether it was changed or branched off."""
+        here = set(keys)
+        best: Match | None = None
+        best_weight = 0
+        for state in candidates:
+            old = state.keys[state.lead :]
+            weights = [min(size, 400) + 8 for size in state.sizes[state.lead :]]
+            weight = sum(w for key, w in zip(old, weights, strict=True) if key in here)
+            weight += sum(64 for key in state.reply_keys if key in here)
+            if weight <= best_weight:
+                continue
+            relation, shared = self._relation(view, keys, state)
+            if relation is None:
+                continue
+            best, best_weight = Match(relation, state, shared, keys), weight
+        return best
+
+    def _relation(self, view: View, keys: array[int], state: State) -> tuple[Relation | None, int]:
+        old = state.keys[state.lead :]
+        shared = 0
+        for a, b in zip(old, keys, strict=False):
+            if a != b:
+                break
+            shared += 1
+        before: Sequence[Item]
+        if state.reference is not None:
+            reply = state.reference.choices[0] if state.reference.choices else ()
+            before = [*state.reference.view.talk, *reply]
+        else:
+            before = ({},) * (len(old) + len(state.reply_keys))
+        move = movement(before, [*old, *state.reply_keys], view.talk, keys, shared, len(old))
+        if move.kind != "branch":
+            return "changed", shared
+        # A branch belongs to the conversation when it shares more than the opening question.
+        answered = any(role_of(item) == "assistant" for item in view.talk[:shared])
+        return ("branch", shared) if answered or shared == len(keys) else (None, shared)
+
+    def _retold(self, view: View, keys: array[int]) -> Match | None:
+        """No message is the same: an edited opening, or a history that gave way to a summary."""
+        talk = view.talk
+        for state in self._recent(view.api):
+            if state.reference is None:
+                continue
+            old = state.reference.view.talk
+            if not old:
+                continue
+            if len(talk) > len(old) and alike(old[0], talk[0]) and role_of(old[0]) == role_of(talk[0]):
+                if len(old) <= 2 and not state.reference.choices:
+                    return Match("changed", state, 0, keys)
+                if len(old) > 2 and alike(old[1], talk[1]):
+                    return Match("changed", state, 0, keys)
+            if len(old) >= 3 and self._summarised(old, talk, state.reference.view, view):
+                return Match("changed", state, 0, keys)
+        return None
+
+    @staticmethod
+    def _summarised(old: Sequence[Item], talk: Sequence[Item], before: View, after: View) -> bool:
+        if len(talk) > len(old) or before.model != after.model or before.lead != after.lead:
+            return False
+        for item in talk[:3]:
+            text = text_of(item)
+            if role_of(item) == "assistant" or len(text) < 80:
+                continue
+            told = "\n".join(map(text_of, old))
+            if retells(text, told) and (looks_like_summary(text) or len(text) >= 400):
+                return True
+        return False
+
+    # -- finished prompts ------------------------------------------------------------------------------------
+
+    def _find_prompt(self, view: View, prompt: str | Sequence[int]) -> Match:
+        best: State | None = None
+        best_score = 0.0
+        for state in self._recent_prompts(view):
+            old = state.reference.view.prompt if state.reference is not None else None
+            if old is None or type(old) is not type(prompt) or not old:
+                continue
+            if prompt[: len(old)] == old:
+                if best_score < 1 + len(old):
+                    best, best_score = state, 1.0 + len(old)
+            elif best_score < 1:
+                score = _likeness(old, prompt)
+                if score > best_score:
+                    best, best_score = state, score
+        if best is None:
+            return NEW
+        if best_score >= 1:
+            same = best.reference is not None and best.reference.view.prompt == prompt
+            return Match("repeats" if same else "extends", best)
+        return Match("changed", best)
+
+    def _recent_prompts(self, view: View) -> Iterable[State]:
+        return [state for state in reversed(self._states.values()) if state.api == view.api][:64]
+
+    # -- keeping ---------------------------------------------------------------------------------------------
+
+    def open_conversation(self) -> int:
+        """A number for a conversation that begins."""
+        self._next_conversation += 1
+        return self._next_conversation
+
+    def put(self, state: State, replaces: State | None, response_id: str | None) -> None:
+        """Keep a state; ``replaces`` is the one that it extends or changes, which is forgotten."""
+        if replaces is not None and replaces.id in self._states:
+            self._forget(replaces, keep=set(state.keys))
+        self._states[state.id] = state
+        self._kept_keys += len(state.keys)
+        for key in (*state.keys[state.lead :], *state.reply_keys):
+            self._by_key[key] = state.id
+        if state.reference is not None:
+            self._bodies[state.id] = None
+            self._kept_chars += state.chars
+        if response_id:
+            self._by_response[response_id] = state.id
+            if len(self._by_response) > self._limits[0]:
+                self._by_response.popitem(last=False)
+        self._shrink(state)
+
+    def new_id(self) -> int:
+        """A number for a state."""
+        self._next_state += 1
+        return self._next_state
+
+    def _forget(self, state: State, keep: set[int]) -> None:
+        del self._states[state.id]
+        self._kept_keys -= len(state.keys)
+        self._drop_body(state)
+        for key in (*state.keys, *state.reply_keys):
+            if key not in keep and self._by_key.get(key) == state.id:
+                del self._by_key[key]
+
+    def _drop_body(self, state: State) -> None:
+        if state.id in self._bodies:
+            del self._bodies[state.id]
+            self._kept_chars -= state.chars
+            state.reference = None
+            state.tokens = None
+
+    def _shrink(self, newest: State) -> None:
+        max_states, max_keys, max_chars = self._limits
+        while self._kept_chars > max_chars and len(self._bodies) > 1:
+            oldest = next(iter(self._bodies))
+            self._drop_body(self._states[oldest])
+        while len(self._states) > 1 and (len(self._states) > max_states or self._kept_keys > max_keys):
+            oldest = next(iter(self._states))
+            if oldest == newest.id:
+                break
+            self._forget(self._states[oldest], keep=set())
+
+
+def _one_turn(added: Sequence[Item]) -> bool:
+    """Whether the added items hold at most one turn of the assistant: nothing was skipped in between."""
+    turns = 0
+    inside = False
+    for item in added:
+        answering = role_of(item) == "assistant"
+        turns += answering and not inside
+        inside = answering
+    return turns <= 1
+
+
+def _likeness(old: str | Sequence[int], new: str | Sequence[int]) -> float:
+    """How much of an earlier prompt a later one repeats, 0 to below 1; 0 when too little to be the same conversation."""
+    if not isinstance(old, str) or not isinstance(new, str):
+        limit = min(len(old), len(new))
+        shared = next((i for i in range(limit) if old[i] != new[i]), limit)
+        return 0.99 * shared / len(old) if shared >= 0.5 * len(old) else 0.0
+    shared = common_prefix(old, new)
+    rest = len(old) - shared
+    if rest < 400 and shared >= 0.9 * len(old):
+        return 0.99 * shared / len(old)
+    # Behind the first difference: do pieces of the earlier prompt still stand in the later one?
+    found = 0
+    for number in range(_PROBES):
+        start = shared + (rest - 64) * (2 * number + 1) // (2 * _PROBES)
+        found += rest >= 64 and new.find(old[start : start + 64], max(0, shared - 8)) >= 0
+    if found * 2 < _PROBES:
+        return 0.0
+    return 0.9 * (shared + rest * found / _PROBES) / len(old)

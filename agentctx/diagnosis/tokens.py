@@ -1,0 +1,159 @@
+"""Tokens of each turn under a target that has a renderer: what was reused, lost, and where the prompts part."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from agentctx.caches.model import CacheModel
+from agentctx.diagnosis.targets import Target
+from agentctx.diagnosis.texts import common_prefix
+from agentctx.diagnosis.views import Item, View
+from agentctx.diagnosis.wire import Mapped, place_of, reply_message, request_of
+from agentctx.errors import RenderError
+from agentctx.rendering.prompt import Prompt, Renderer, Span, TokenIds, common_prefix_length
+
+
+@dataclass(slots=True)
+class Rendered:
+    """A request as the target's server reads it; kept with the conversation's state for the next turn."""
+
+    mapped: Mapped
+    prompt: Prompt
+    items: int
+    cache: CacheModel | None = None
+    reply: TokenIds | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """Tokens of one turn. ``shared``: common prefix with the earlier prompt (and its reply), ``reused``: what the
+    cache model serves, ``lost``: tokens of the earlier prompt outside the common prefix, ``again``: tokens of this
+    prompt behind it that belong to items which the earlier request had too. ``intact``: the common prefix covers all
+    items of the earlier prompt, so that at most its generation prompt differs.
+    ``place``/``was``/``now``/``at``: where the prompts part, when they do.
+    """
+
+    prompt: int
+    shared: int
+    reused: int
+    lost: int
+    again: int
+    intact: bool
+    exact: bool
+    place: str = ""
+    was: str = ""
+    now: str = ""
+    at: int = 0
+
+
+def render_turn(target: Target, view: View, before: Rendered | None, shared: int) -> Rendered | None:
+    """Render a request; ``shared`` leading items equal those of ``before``. None when the target has no renderer.
+
+    Raises ``RenderError`` when the template refuses the request.
+    """
+    renderer = target.renderer
+    if renderer is None or view.prompt is not None:
+        return None
+    try:
+        mapped = request_of(view, before.mapped if before is not None else None, shared)
+    except (ValueError, TypeError) as error:
+        raise RenderError(f"the request can't be rendered: {error}") from error
+    prompt = renderer.render(mapped.request, before.prompt if before is not None else None)
+    cache = before.cache if before is not None else (target.cache() if target.cache is not None else None)
+    return Rendered(mapped, prompt, len(view.items), cache)
+
+
+def reply_of(renderer: Renderer, rendered: Rendered, choices: tuple[tuple[Item, ...], ...]) -> TokenIds:
+    """Token ids of the reply behind a rendered prompt; empty when none was recorded or it can't be rendered."""
+    try:
+        message = reply_message(choices)
+        if message is not None:
+            return renderer.reply_ids(rendered.prompt, message)
+    except (RenderError, ValueError, TypeError):
+        pass
+    return np.zeros(0, dtype=np.int32)
+
+
+def account(before: Rendered, after: Rendered) -> Account:
+    """Compare a turn's prompt with the one before."""
+    old, new = before.prompt.token_ids, after.prompt.token_ids
+    shared = common_prefix_length(old, new)
+    if shared == len(old) and before.reply is not None and len(before.reply):
+        shared += common_prefix_length(before.reply, new[len(old) :])
+    end = _content_end(before.prompt)
+    reused = after.cache.predict(new).cached if after.cache is not None else shared
+    intact = shared >= end
+    place = was = now = ""
+    at = 0
+    if not intact:
+        place, was, now, at = _parting(before, after)
+    return Account(
+        prompt=len(new),
+        shared=shared,
+        reused=reused,
+        lost=max(0, len(old) - shared),
+        again=0 if intact else _again(before, after, shared),
+        intact=intact,
+        exact=before.prompt.exact and after.prompt.exact,
+        place=place,
+        was=was,
+        now=now,
+        at=at,
+    )
+
+
+def _content_end(prompt: Prompt) -> int:
+    """The token behind the last item's: what follows is the generation prompt."""
+    for span in reversed(prompt.spans):
+        if span.item is not None:
+            return span.end
+    return 0
+
+
+def _again(before: Rendered, after: Rendered, shared: int) -> int:
+    """Tokens behind the common prefix that the earlier request already carried, message for message."""
+    known = {message.digest for message in before.mapped.request.messages}
+    tools = {tool.digest for tool in before.mapped.request.tools}
+    request = after.mapped.request
+    total = 0
+    for span in after.prompt.spans:
+        if span.end <= shared or span.item is None:
+            continue
+        sent = (
+            request.tools[span.item].digest in tools
+            if span.zone == "tools"
+            else request.messages[span.item].digest in known
+        )
+        if sent:
+            total += span.end - max(span.start, shared)
+    return total
+
+
+def _parting(before: Rendered, after: Rendered) -> tuple[str, str, str, int]:
+    """Where two prompts part: place in the later body, both texts, and the character."""
+    old, new = before.prompt, after.prompt
+    at = common_prefix(old.text, new.text)
+    span = _span_at(old.spans, at)
+    while span is not None and span.item is None:
+        following = [
+            other for other in old.spans if other.char_start >= span.char_end and other.item is not None
+        ]
+        span = following[0] if following else None
+    if span is None or span.item is None:
+        return "", old.text, new.text, at
+    if span.zone == "tools":
+        return f"tools[{span.item}]", old.text, new.text, at
+    return place_of(before.mapped, span.item, span.field), old.text, new.text, at
+
+
+def _span_at(spans: tuple[Span, ...], char: int) -> Span | None:
+    low, high = 0, len(spans)
+    while low < high:
+        middle = (low + high) // 2
+        if spans[middle].char_end <= char:
+            low = middle + 1
+        else:
+            high = middle
+    return spans[low] if low < len(spans) else None
