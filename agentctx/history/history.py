@@ -19,6 +19,7 @@ from agentctx.history import storage
 from agentctx.history.attachments import attachment
 from agentctx.history.events import Compaction, Event, How, Splice, ToolAdded
 from agentctx.history.journal import Journal
+from agentctx.history.legality import check_sequence
 from agentctx.history.records import State, ToolOrder, encode
 from agentctx.history.zones import MessageLog
 from agentctx.messages import (
@@ -69,6 +70,26 @@ class History(Sequence[Message]):
     def _of(cls, state: State, journal: Journal | None = None) -> History:
         self = cls.__new__(cls)
         self._s, self._journal = state, journal
+        return self
+
+    @classmethod
+    def of(cls, request: Request) -> History:
+        """A history that begins with a request's tools, messages and parameters, none of them sent yet.
+
+        Tools keep the request's order. Raises ``HistoryError`` when the messages are illegal or out of order.
+        """
+        messages = request.messages
+        has_system = bool(messages) and messages[0].role == "system"
+        head = has_system + request.pinned
+        self = cls(
+            messages[0] if has_system else None,
+            request.tools,
+            messages[has_system:head],
+            params=request.params,
+            tool_order="given",
+        )
+        check_sequence(messages, open_at_end=True)
+        self.extend(messages[head:])
         return self
 
     # -- reading ---------------------------------------------------------------------------------------
@@ -237,7 +258,9 @@ class History(Sequence[Message]):
             self.append(Message(role="assistant", tool_calls=(call,)))
             return call_id
         if not call_id or log.knows_call(call_id):
-            problem = f"the tool call id {call_id} was used before" if call_id else "a tool call has an empty id"
+            problem = (
+                f"the tool call id {call_id} was used before" if call_id else "a tool call has an empty id"
+            )
             raise HistoryError(problem, item=log.name(len(self) - 1))
         message = log.log[-1].model_copy(update={"tool_calls": (*log.log[-1].tool_calls, call)})
         self._record("call", message=message)

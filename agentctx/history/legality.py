@@ -129,14 +129,14 @@ class CallLedger:
                 )
 
 
-def check_sequence(messages: Sequence[Message], *, start: int = 0) -> None:
-    """Check that a finished message list is legal where it stands: nothing may be moved and no call may be open.
+def check_sequence(messages: Sequence[Message], *, open_at_end: bool = False) -> None:
+    """Check that a message list is legal where it stands: nothing may be moved.
 
-    Raises ``HistoryError`` naming the first message that breaks a rule. ``start`` is the index of the first
-    message, for the names.
+    Raises ``HistoryError`` naming the first message that breaks a rule. With ``open_at_end`` the newest calls may
+    still wait for their results.
     """
     ledger = CallLedger()
-    for index, message in enumerate(messages, start):
+    for index, message in enumerate(messages):
         if message.role not in ("tool", "assistant") and (missing := ledger.open_calls):
             raise HistoryError(
                 f"tool call {missing[0]} must be answered before this message", item=name_item(index, message)
@@ -146,9 +146,9 @@ def check_sequence(messages: Sequence[Message], *, start: int = 0) -> None:
                 "results must stand in the order of their calls", item=name_item(index, message)
             )
         ledger.admit(index, message)
-    if missing := ledger.open_calls:
+    if not open_at_end and (missing := ledger.open_calls):
         raise HistoryError(
-            f"tool call {missing[0]} has no result", item=name_item(start + len(messages) - 1, messages[-1])
+            f"tool call {missing[0]} has no result", item=name_item(len(messages) - 1, messages[-1])
         )
 
 

@@ -126,6 +126,4 @@ def forked(state: State) -> State:
         log.log[:length], list(log.visible[:visible]), log.origins[:visible], dict(log.fates), log.head
     )
     messages.sealed = log.sealed
-    return replace(
-        state, log=messages, notes={}, turn_ends=list(state.turn_ends), events=list(state.events)
-    )
+    return replace(state, log=messages, notes={}, turn_ends=list(state.turn_ends), events=list(state.events))
