@@ -15,8 +15,6 @@ from agentctx_engine.runtime.model_runner import DecoderModel
 from agentctx_engine.runtime.request import FinishReason, Request
 from agentctx_engine.runtime.sampling_params import SamplingParams
 
-MAX_STEPS = 20_000
-
 
 @dataclass(frozen=True)
 class Arrival:
@@ -107,6 +105,7 @@ def run(
     params: Callable[[Arrival], SamplingParams] | None = None,
     keep_logits: bool = False,
     check: bool = True,
+    max_steps: int = 20_000,
 ) -> Run:
     """Drive a core step by step; the bookkeeping is checked after every one of them."""
     result = Run(build_core(model, schedule.config))
@@ -144,7 +143,7 @@ def run(
             if check:
                 core.kv.check()
         step += 1
-        assert step < MAX_STEPS, "the schedule does not end"
+        assert step < max_steps, "the schedule does not end"
     return result
 
 

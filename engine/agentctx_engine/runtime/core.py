@@ -118,7 +118,7 @@ class EngineCore:
         samples: list[Sample] = []
         source: list[int] = []
         ready = [chunk.sample for chunk in report.step.chunks if chunk.last]
-        broken = logits.isnan().any(dim=-1).tolist()
+        broken = logits.amax(dim=-1).isnan().tolist()  # the maximum of a row with a NaN is NaN
         for row, sample in enumerate(ready):
             request = sample.request
             if request.done:  # another of its samples had a broken row

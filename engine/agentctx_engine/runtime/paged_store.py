@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from agentctx_engine.memory.block_hash import NO_KEYS, ExtraKeys
 from agentctx_engine.memory.kv_manager import KVManager
 from agentctx_engine.memory.kv_sequence import KVSequence
@@ -58,7 +60,7 @@ class PagedStore:
         return PagedSequence(self.manager.open(tokens, keys, read_cache=reuse), self._groups)
 
     def append(self, sequence: StoredSequence, token_id: int) -> None:
-        _kv(sequence).append((token_id,))
+        _kv(sequence).append(np.array((token_id,), dtype=np.int32))
 
     def admit(self, sequence: StoredSequence, *, headroom: int = 0) -> Match | None:
         kv = _kv(sequence)
