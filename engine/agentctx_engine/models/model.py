@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
-from agentctx_engine.attention import kv_cache
+from agentctx_engine.attention import kv_cache, tiles
 from agentctx_engine.attention.backend import AttentionBackend, AttentionPlan
 from agentctx_engine.attention.batch import Batch
 from agentctx_engine.attention.cpu import CpuAttention
@@ -39,9 +39,9 @@ class Layer:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What all layers of one step share. Rows beyond ``tokens`` are padding."""
+    """What all layers of one step share."""
 
-    tokens: int
+    rows: slice | Tensor  # the rows that are tokens; the others are padding
     turns: dict[Rope, Tensor]
     slot_mapping: tuple[Tensor, ...]
     plan: AttentionPlan
@@ -77,25 +77,64 @@ class Model:
         self.output = Linear(self.embedding if self.config.tied_embeddings else reader("output"))
 
     @torch.inference_mode()
-    def forward(self, batch: Batch, kv_caches: Sequence[Tensor]) -> Tensor:
+    def forward(self, batch: Batch, kv_caches: Sequence[Tensor], *, deterministic: bool = False) -> Tensor:
         """Run one step.
 
         kv_caches: per layer [2, num_blocks, block_size, kv_heads, head_dim] in the model's dtype. The step's keys and
             values are written to the batch's slots.
+        deterministic: compute each token in a way that depends on its sequence's tokens up to it alone, so that
+            logits are equal to the last bit however the tokens are cut into steps, batched or cached (slower; see
+            ``attention.tiles``).
         Returns the logits of ``batch.logit_rows``: [rows, vocab_size] float32.
         """
+        if deterministic:
+            return self._forward_in_tiles(batch, kv_caches)
         padding = max(0, self._min_rows - batch.num_tokens)
-        step = Step(
-            tokens=batch.num_tokens,
-            turns=self._rotation.at(F.pad(batch.positions, (0, padding))),
-            slot_mapping=batch.slot_mapping,
-            plan=self.attention.plan(batch, self._windows, self.dtype),
+        x = self._run(
+            F.pad(batch.token_ids, (0, padding)),
+            Step(
+                rows=slice(0, batch.num_tokens),
+                turns=self._rotation.at(F.pad(batch.positions, (0, padding))),
+                slot_mapping=batch.slot_mapping,
+                plan=self.attention.plan(batch, self._windows, self.dtype),
+            ),
+            kv_caches,
         )
-        x = F.embedding(F.pad(batch.token_ids, (0, padding)), self.embedding) * self.config.embedding_scale
+        wanted = x[batch.logit_rows]
+        rows = wanted.shape[0]
+        return self._logits(F.pad(wanted, (0, 0, 0, max(0, self._min_rows - rows))))[:rows]
+
+    def _forward_in_tiles(self, batch: Batch, kv_caches: Sequence[Tensor]) -> Tensor:
+        result = torch.empty((len(batch.logit_rows), self.config.vocab_size), device=self.device)
+        place = torch.full(
+            (batch.num_tokens,), -1, device=self.device
+        )  # row of the batch → row of the result
+        place[batch.logit_rows] = torch.arange(len(batch.logit_rows), device=self.device)
+        for work in tiles.split_into_passes(batch):
+            rows = tiles.PassRows.of(batch, work)
+            step = Step(
+                rows=rows.rows,
+                turns=self._rotation.at(rows.positions),
+                slot_mapping=rows.slot_mapping,
+                plan=tiles.plan_pass(batch, work, self._windows, self.dtype, self.device),
+            )
+            x = self._run(rows.token_ids, step, kv_caches)
+            target = place[rows.batch_rows]
+            wanted = target >= 0
+            if wanted.any():
+                result[target[wanted]] = self._logits(x)[rows.rows[wanted]]
+        return result
+
+    def _run(self, token_ids: Tensor, step: Step, kv_caches: Sequence[Tensor]) -> Tensor:
+        """All layers: token ids [rows] → hidden states [rows, hidden_size]."""
+        x = F.embedding(token_ids, self.embedding) * self.config.embedding_scale
         for layer, cache in zip(self.layers, kv_caches, strict=True):
             x = x + self._attention(layer, x, cache, step)
             x = x + self._mlp(layer, x)
-        return self._logits(x[batch.logit_rows])
+        return x
+
+    def _logits(self, x: Tensor) -> Tensor:
+        return self.output(self._norm(x, self.final_norm)).float()
 
     def _attention(self, layer: Layer, x: Tensor, cache: Tensor, step: Step) -> Tensor:
         """One layer's attention block on ``x`` [rows, hidden_size]."""
@@ -108,7 +147,7 @@ class Model:
             rotate(heads, step.turns[layer.rope]), [config.num_heads, config.num_kv_heads], dim=1
         )
         slots = step.slot_mapping[layer.group]
-        kv_cache.write(cache, slots, keys[: step.tokens], values[: step.tokens])
+        kv_cache.write(cache, slots, keys[step.rows], values[step.rows])
         out = layer.attention_out(step.plan.attend(layer.group, queries, cache, config.softmax_scale))
         return out if layer.attention_out_norm is None else self._norm(out, layer.attention_out_norm)
 
@@ -118,11 +157,6 @@ class Model:
         gate = F.silu(gate) if self.config.activation == "silu" else F.gelu(gate, approximate="tanh")
         out = layer.down(gate.mul_(up))
         return out if layer.mlp_out_norm is None else self._norm(out, layer.mlp_out_norm)
-
-    def _logits(self, x: Tensor) -> Tensor:
-        rows = x.shape[0]
-        padded = F.pad(x, (0, 0, 0, max(0, self._min_rows - rows)))
-        return self.output(self._norm(padded, self.final_norm))[:rows].float()
 
     def _norm(self, x: Tensor, weight: Tensor) -> Tensor:
         return F.rms_norm(x, x.shape[-1:], weight, self.config.norm_eps)
