@@ -2,6 +2,7 @@
 
 from agentctx.traces.conversation import Conversation
 from agentctx.traces.entry import Entry
+from agentctx.traces.logged_calls import record_reply, record_request
 from agentctx.traces.reading import expand, load, read_sessions
 from agentctx.traces.recording import TraceWriter
 from agentctx.traces.records import Api, LogRecord
@@ -22,4 +23,6 @@ __all__ = [
     "load",
     "read_records",
     "read_sessions",
+    "record_reply",
+    "record_request",
 ]

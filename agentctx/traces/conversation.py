@@ -49,7 +49,7 @@ def _parts(message: Message) -> tuple[Part, ...]:
     return message.content
 
 
-def _joined(first: Message, second: Message) -> Message:
+def joined(first: Message, second: Message) -> Message:
     """Two pieces of one reply as one message: parts, thoughts and calls in the order of the pieces."""
     content = first.content if not _parts(second) else second.content if not _parts(first) else None
     thoughts = [text for text in (first.reasoning, second.reasoning) if text]
@@ -75,7 +75,7 @@ def _merge_pieces(entries: Iterable[Entry]) -> list[_Item]:
             if entry.call is not None:
                 by_call[entry.call] = item
         else:
-            known.message = _joined(known.message, entry.message)
+            known.message = joined(known.message, entry.message)
             known.usage = entry.usage or known.usage
             known.at = entry.at or known.at
     return items

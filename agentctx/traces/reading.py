@@ -12,6 +12,7 @@ from typing import Any
 from agentctx.errors import InputError
 from agentctx.traces import recording
 from agentctx.traces.formats import (
+    body_log,
     chat_list,
     claude_code,
     cline,
@@ -22,8 +23,9 @@ from agentctx.traces.formats import (
     text_log,
 )
 from agentctx.traces.node import Node
+from agentctx.traces.request_log import holds_request, read_records
 from agentctx.traces.shape import Session
-from agentctx.traces.source import VALUE_LIMIT, Line, PathType, parse_json, read_lines
+from agentctx.traces.source import VALUE_LIMIT, Line, PathType, lines_of, open_source, parse_json
 
 _KNOWN = (
     "agentctx traces, SWE-agent, mini-swe-agent, OpenHands, Claude Code, Codex, Gemini CLI, pi, Cline, tau-bench, "
@@ -64,23 +66,49 @@ def read_sessions(path: PathType) -> Iterator[Session]:
     ``source.VALUE_LIMIT`` bytes, a record of the wrong shape, and a tool result that answers no call.
     """
     file = fspath(path)
-    lines = (line for line in read_lines(path) if line.data.strip())
-    first = next(lines, None)
-    if first is None:
-        raise InputError("the file is empty", file=file, line=1, remedy="give a file with a recorded session")
-    _refuse_other_files(first, file)
-    try:
-        value: Any = parse_json(first.data, file, first.number)
-    except InputError as error:
-        yield from _read_document(file, first, lines, error)
-        return
-    document = next((form for form in _DOCUMENT_FORMATS if form.recognizes(value)), None)
-    if document is not None:
-        yield from _checked(document.read(Node(value, file, first.number)))
-        return
+    with open_source(path) as stream:
+        lines = (line for line in lines_of(stream, file) if line.data.strip())
+        first = next(lines, None)
+        if first is None:
+            raise InputError(
+                "the file is empty", file=file, line=1, remedy="give a file with a recorded session"
+            )
+        _refuse_other_files(first, file)
+        try:
+            value: Any = parse_json(first.data, file, first.number)
+        except InputError as error:
+            yield from _read_document(file, first, lines, error)
+            return
+        if any(form.recognizes(value) for form in _DOCUMENT_FORMATS):
+            yield from _read_documents(file, Node(value, file, first.number), lines)
+        elif _line_format(value) is None and _is_log(value):
+            yield from _checked(body_log.read(read_records(path), file))
+        elif isinstance(value, dict):
+            yield from _read_lines(file, first, value, lines)
+        else:
+            raise _unknown(file, first.number)
+
+
+def _read_documents(file: str, first: Node, rest: Iterator[Line]) -> Iterator[Session]:
+    """Documents of one line each; nearly always there is just one."""
+    for node in chain([first], _nodes(file, rest)):
+        document = next((form for form in _DOCUMENT_FORMATS if form.recognizes(node.value)), None)
+        if document is None:
+            raise _unknown(file, node.line)
+        yield from _checked(document.read(node))
+
+
+def _line_format(value: Any) -> _Lines | None:
     if not isinstance(value, dict):
-        raise _unknown(file, first.number)
-    yield from _read_lines(file, first, value, lines)
+        return None
+    return next((form for form in _LINE_FORMATS if form.recognizes(value)), None)
+
+
+def _is_log(value: Any) -> bool:
+    """Whether a file that holds this value, alone or first, is a log of requests."""
+    if isinstance(value, list):
+        return bool(value) and holds_request(value[0])
+    return holds_request(value)
 
 
 def load(path: PathType) -> list[Session]:
@@ -153,11 +181,14 @@ def _read_document(file: str, first: Line, rest: Iterator[Line], line_error: Inp
         raise line_error
     value = parse_json(b"\n".join(parts), file, first.number)
     document = next((form for form in _DOCUMENT_FORMATS if form.recognizes(value)), None)
-    if document is None and isinstance(value, dict):
-        lines = next((form for form in _LINE_FORMATS if form.recognizes(value)), None)
+    if document is None:
+        lines = _line_format(value)
         if lines is not None:  # one record, printed over several lines
             yield from _checked(lines.read([Node(value, file, first.number)], file))
             return
+    if document is None and _is_log(value):
+        yield from _checked(body_log.read(read_records(file), file))
+        return
     if document is None:
         raise _unknown(file, first.number)
     yield from _checked(document.read(Node(value, file, first.number)), b"\n".join(parts), first.number)
@@ -175,15 +206,14 @@ def _is_object(data: bytes) -> bool:
 
 def _read_lines(file: str, first: Line, value: dict[str, Any], rest: Iterator[Line]) -> Iterator[Session]:
     leading = [Node(value, file, first.number)]
-    form = next((form for form in _LINE_FORMATS if form.recognizes(value)), None)
+    form = _line_format(value)
     records = _nodes(file, rest)
     while form is None and len(leading) < _LEADING:
         node = next(records, None)
         if node is None:
             break
         leading.append(node)
-        record = node.value
-        form = next((form for form in _LINE_FORMATS if form.recognizes(record)), None)
+        form = _line_format(node.value)
     if form is None:
         raise _unknown(file, first.number)
     yield from _checked(form.read(chain(leading, records), file))

@@ -106,6 +106,15 @@ def _drafts(
         on_skip(Skipped(file, value.line, "no request to a model that agentctx knows"))
 
 
+def holds_request(value: Any) -> bool:
+    """Whether a value is, wraps or describes a request to a model; a HAR counts as one."""
+    if own.is_logged_request(value):
+        return True
+    if isinstance(value, dict) and isinstance(value.get("log"), dict) and "entries" in value["log"]:
+        return True
+    return otel.spans(value) is not None or _first_shape(value) is not None
+
+
 def _first_shape(value: Any) -> Draft | None:
     return next((draft for shape in _SHAPES if (draft := shape(value)) is not None), None)
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import Any
 
-from agentctx.messages import Message, TextPart
+from agentctx.traces.conversation import joined
 from agentctx.traces.entry import Entry
 from agentctx.traces.node import Node, rest_json
 from agentctx.traces.parts import block_messages, role_of
@@ -34,27 +35,6 @@ def _usage(message: Node) -> Usage | None:
     return usage_from_anthropic(value) if isinstance(value, dict) and value else None
 
 
-def _continued(entry: Entry, message: Message, usage: Usage | None, line: int) -> Entry:
-    """The entry of a reply with the next streamed block of the same reply added."""
-    first = entry.message
-    before = first.content if not isinstance(first.content, str) else _as_parts(first.content)
-    after = message.content if not isinstance(message.content, str) else _as_parts(message.content)
-    thoughts = [text for text in (first.reasoning, message.reasoning) if text is not None]
-    joined = first.model_copy(
-        update={
-            "content": (*before, *after) or "",
-            "reasoning": "\n".join(thoughts) if thoughts else None,
-            "tool_calls": (*first.tool_calls, *message.tool_calls),
-            "extra_json": first.extra_json or message.extra_json,
-        }
-    )
-    return Entry(joined, entry.call, entry.at, usage or entry.usage, line, entry.extra_json)
-
-
-def _as_parts(text: str) -> tuple[TextPart, ...]:
-    return (TextPart(text=text),) if text else ()
-
-
 def read(records: Iterable[Node], file: str) -> Iterator[Session]:
     """One session per file. Blocks of one reply that stand next to each other are one message."""
     entries: list[Entry] = []
@@ -75,7 +55,13 @@ def read(records: Iterable[Node], file: str) -> Iterator[Session]:
         for new in block_messages(role, body["content"]):
             continues = reply_id is not None and reply_id == last_id and new.role == "assistant"
             if continues and entries and entries[-1].message.role == "assistant":
-                entries[-1] = _continued(entries[-1], new, usage, record.line)
+                before = entries[-1]
+                entries[-1] = replace(
+                    before,
+                    message=joined(before.message, new),
+                    usage=usage or before.usage,
+                    line=record.line,
+                )
                 continue
             call = (reply_id or f"line {record.line}") if new.role == "assistant" else None
             entries.append(Entry(new, call, at, usage if call else None, record.line, extra))
