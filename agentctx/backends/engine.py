@@ -1,0 +1,130 @@
+"""The bundled paged engine, in process: token ids in, token ids out."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import aclosing
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from agentctx.backends.backend import BackendError, Completion, Delta, Options
+from agentctx.errors import UsageError
+from agentctx.messages import Message
+from agentctx.rendering.prompt import Prompt, TokenIds
+from agentctx.usage import Usage
+
+try:
+    from agentctx_engine.runtime import Engine, EngineError, SamplingParams
+except ModuleNotFoundError as error:  # torch is an extra
+    raise UsageError(
+        f"the bundled engine needs {error.name}; install it with: pip install 'agentctx-sdk[engine]'"
+    ) from error
+
+if TYPE_CHECKING:
+    from agentctx_engine.runtime import GenerationHandle, GenerationResult
+
+ReadReply = Callable[[TokenIds], Message]
+"""Generated token ids (end token included, if it was generated) to the message that they spell."""
+
+_DEFAULT_MAX_TOKENS = 256
+
+
+class _EngineTurns:
+    """What both faces share: how options become sampling, and a result a completion.
+
+    ``read_reply`` turns generated ids into a message; ``stop_ids`` end a reply. The engine stays its owner's to close.
+    """
+
+    def __init__(self, engine: Engine, read_reply: ReadReply, stop_ids: tuple[int, ...]) -> None:
+        self.engine = engine
+        self._read_reply = read_reply
+        self._stop_ids = stop_ids
+
+    @property
+    def name(self) -> str:
+        return "engine"
+
+    def _submit(self, prompt: Prompt, options: Options) -> GenerationHandle:
+        if options.stop:
+            raise UsageError("the bundled engine stops at token ids, not at texts; leave Options.stop empty")
+        params = SamplingParams(
+            max_tokens=options.max_tokens or _DEFAULT_MAX_TOKENS,
+            temperature=options.temperature or 0.0,
+            seed=options.seed,
+            stop_token_ids=self._stop_ids,
+        )
+        try:
+            return self.engine.submit(
+                prompt.token_ids,
+                params,
+                reuse=options.cache_prompt,
+                cache_salt=options.extra.get("cache_salt"),
+            )
+        except EngineError as error:
+            raise BackendError(f"bundled engine: {error}") from error
+
+    def _completion(self, result: GenerationResult) -> Completion:
+        reply_ids = np.asarray(result.token_ids, np.int32)
+        return Completion(
+            message=self._read_reply(reply_ids),
+            usage=Usage(
+                prompt=result.prompt_tokens, cached=result.cached_tokens, output=result.generated_tokens
+            ),
+            reply_ids=reply_ids,
+            finish_reason=result.finish_reason.value,
+            seconds=result.total_time,
+            first_token_seconds=result.time_to_first_token,
+        )
+
+    def _text(self, token_id: int) -> str:
+        return self._read_reply(np.asarray([token_id], np.int32)).text
+
+
+class EngineBackend(_EngineTurns):
+    """A Backend over a running :class:`agentctx_engine.runtime.Engine`."""
+
+    def complete(self, prompt: Prompt, options: Options) -> Completion:
+        handle = self._submit(prompt, options)
+        try:
+            return self._completion(handle.result())
+        except EngineError as error:
+            raise BackendError(f"bundled engine: {error}") from error
+        finally:
+            handle.cancel()
+
+    def stream(self, prompt: Prompt, options: Options) -> Iterator[Delta]:
+        handle = self._submit(prompt, options)
+        try:
+            for event in handle.stream():
+                yield Delta(self._text(event.token_id))
+            yield Delta(completion=self._completion(handle.result()))
+        except EngineError as error:
+            raise BackendError(f"bundled engine: {error}") from error
+        finally:
+            handle.cancel()
+
+
+class AsyncEngineBackend(_EngineTurns):
+    """The same for asyncio. Cancelling the task cancels the request."""
+
+    async def complete(self, prompt: Prompt, options: Options) -> Completion:
+        handle = self._submit(prompt, options)
+        try:
+            return self._completion(await handle.aresult())
+        except EngineError as error:
+            raise BackendError(f"bundled engine: {error}") from error
+        finally:
+            handle.cancel()
+
+    async def stream(self, prompt: Prompt, options: Options) -> AsyncIterator[Delta]:
+        handle = self._submit(prompt, options)
+        try:
+            async with aclosing(aiter(handle)) as events:  # type: ignore[type-var]
+                async for event in events:
+                    yield Delta(self._text(event.token_id))
+            yield Delta(completion=self._completion(await handle.aresult()))
+        except EngineError as error:
+            raise BackendError(f"bundled engine: {error}") from error
+        finally:
+            handle.cancel()
