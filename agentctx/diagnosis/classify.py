@@ -167,6 +167,8 @@ def move_cause(move: Move, before: Sequence[Item], after: Sequence[Item], lead: 
     """The cause word for items that were inserted, removed or replaced. ``lead``: leading system messages."""
     gone = before[move.at : move.at + move.gone]
     come = after[move.at : move.at + move.come]
+    if any(_kind(item) == "compaction" for item in after[move.at : move.at + max(1, move.come)]):
+        return "compaction"  # an item that says so itself
     if move.kind == "inserted":
         return "system_moved" if move.at <= lead and _all_system(come) else "message_inserted"
     if move.kind == "removed":

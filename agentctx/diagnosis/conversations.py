@@ -351,11 +351,15 @@ def _likeness(old: str | Sequence[int], new: str | Sequence[int]) -> float:
     rest = len(old) - shared
     if rest < 400 and shared >= 0.9 * len(old):
         return 0.99 * shared / len(old)
-    # Behind the first difference: do pieces of the earlier prompt still stand in the later one?
+    # Behind the first difference: do pieces of the earlier prompt still stand in the later one? Where even the head
+    # differs, they must stand about where they stood: a prompt that only quotes a conversation is another one.
+    drift = 256 if shared < 0.1 * len(old) else len(new)
     found = 0
     for number in range(_PROBES):
         start = shared + (rest - 64) * (2 * number + 1) // (2 * _PROBES)
-        found += rest >= 64 and new.find(old[start : start + 64], max(0, shared - 8)) >= 0
+        if rest >= 64:
+            low = max(0, start - drift, shared - 8)
+            found += new.find(old[start : start + 64], low, start + 64 + drift) >= 0
     if found * 2 < _PROBES:
         return 0.0
     return 0.9 * (shared + rest * found / _PROBES) / len(old)

@@ -11,6 +11,7 @@ from agentctx.caches.providers import provider_for
 from agentctx.diagnosis.breakpoints import Marker, blocks_since, markers_of
 from agentctx.diagnosis.breaks import Break, Reference, find_break, leading_equal
 from agentctx.diagnosis.conversations import Conversations, Match, State, keys_of
+from agentctx.diagnosis.costs import again_share, observed_rate, share_before, tokens_of
 from agentctx.diagnosis.excerpt import excerpt
 from agentctx.diagnosis.exchange import Exchange, RecordedCall, detect_api
 from agentctx.diagnosis.findings import Conversation, Diagnosis, Finding, Folder, Loss
@@ -123,13 +124,15 @@ class LogDiagnosis:
 
     def _render(self, turn: _Turn) -> Rendered | None:
         before = turn.before.tokens if turn.before is not None else None
-        shared = turn.match.shared + turn.view.lead if turn.match.relation in ("extends", "repeats") else 0
+        shared = 0
+        if turn.before is not None and turn.before.reference is not None:
+            shared, _ = leading_equal(turn.before.reference.view.items, turn.view.items, "")
         try:
             rendered = render_turn(
                 self.target,
                 turn.view,
                 before if isinstance(before, Rendered) else None,
-                shared if _same_lead(turn) else 0,
+                shared,
             )
             if rendered is not None and self.target.renderer is not None:
                 rendered.reply = reply_of(self.target.renderer, rendered, reply_items(turn.call))
@@ -149,7 +152,7 @@ class LogDiagnosis:
             self._count(turn, None, rendered)
             return limit
         found = self._break(turn)
-        share = _share_before(state, found)
+        share = share_before(state, found)
         counted = _account(state, rendered)
         self._count(turn, counted, rendered)
         missing = None
@@ -307,16 +310,16 @@ class LogDiagnosis:
     def _loss(self, turn: _Turn, state: State, found: Break, share: float, counted: Account | None) -> Loss:
         if counted is not None and found.zone not in ("model", "params"):
             return self._priced(turn, counted.lost, counted.again, exact=counted.exact)
-        size = _tokens_of(state)
+        size = tokens_of(state)
         if size is None:
             return Loss()
         lost = int(size * (1 - share))
-        behind = _again_share(state, turn.view, found)
+        behind = again_share(state, found)
         return self._priced(turn, lost, int(size * behind), exact=False)
 
     def _priced(self, turn: _Turn, lost: int, again: int, *, exact: bool) -> Loss:
         loss = Loss(lost, again, exact)
-        rate = self.target.prefill_rate or _observed_rate(turn.call.response)
+        rate = self.target.prefill_rate or observed_rate(turn.call.response)
         if rate:
             loss.seconds = again / rate
         provider = self.target.provider or turn.server.provider or provider_for(turn.view.model)
@@ -383,17 +386,6 @@ def _where(turn: _Turn) -> str:
     return f"{turn.call.file or 'request'}:{turn.call.line or turn.index + 1}"
 
 
-def _same_lead(turn: _Turn) -> bool:
-    """Whether the leading system messages are those of the state's request."""
-    before = turn.before
-    if before is None or before.reference is None:
-        return False
-    old, new = before.reference.view, turn.view
-    return old.lead == new.lead and all(
-        a == b for a, b in zip(old.items[: old.lead], new.items[: new.lead], strict=True)
-    )
-
-
 def _keys_and_sizes(match: Match, view: View) -> tuple[array[int], array[int]]:
     """Keys and sizes of the view's items; those of shared items are taken over."""
     state = match.state
@@ -457,51 +449,6 @@ def _account(state: State, rendered: Rendered | None) -> Account | None:
     if rendered is None or not isinstance(state.tokens, Rendered):
         return None
     return account(state.tokens, rendered)
-
-
-def _share_before(state: State, found: Break | None) -> float:
-    """Part of the earlier prompt, in characters, that stands before a break (1.0 without one)."""
-    if found is None or found.zone == "params":
-        return 1.0
-    total = state.chars or 1
-    if found.zone in ("model", "tools"):
-        return 0.0
-    if not state.keys:
-        return min(1.0, found.at / total)  # a finished prompt
-    tools_and_system = state.head
-    if found.zone == "system" and state.lead == 0:
-        return min(1.0, max(0, tools_and_system - len(found.was) + found.at) / total)
-    before = sum(state.sizes[: found.item])
-    inside = found.at if found.text_edit else 0
-    return min(1.0, (tools_and_system + before + inside) / total)
-
-
-def _again_share(state: State, view: View, found: Break) -> float:
-    """Part of the earlier prompt that stands behind the break and is sent again."""
-    total = state.chars or 1
-    share = _share_before(state, found)
-    if found.move is None or found.move.kind == "edited":
-        return 1 - share
-    gone = sum(state.sizes[found.move.at : found.move.at + found.move.gone])
-    return max(0.0, 1 - share - gone / total)
-
-
-def _tokens_of(state: State) -> int | None:
-    """Tokens of a state's prompt: as the server counted, else a quarter of its characters."""
-    if state.usage is not None and state.usage.prompt is not None:
-        return state.usage.prompt
-    return state.chars // 4 if state.chars else None
-
-
-def _observed_rate(response: Mapping[str, Any] | None) -> float | None:
-    """Prefill tokens per second that a llama-server reported with this very answer."""
-    timings = response.get("timings") if response else None
-    if not isinstance(timings, Mapping):
-        return None
-    tokens, milliseconds = timings.get("prompt_n"), timings.get("prompt_ms")
-    if isinstance(tokens, (int, float)) and isinstance(milliseconds, (int, float)) and milliseconds > 0:
-        return 1000 * tokens / milliseconds if tokens >= 64 else None
-    return None
 
 
 def _life(view: View) -> str | None:

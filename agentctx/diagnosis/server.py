@@ -100,6 +100,8 @@ def shortfall(
     cached, earlier = arrived.usage.cached, before.usage
     if cached is None or earlier is None or earlier.prompt is None:
         return None
+    if server.provider is not None and not server.provider.automatic and not before.markers:
+        return None  # nothing was asked to be kept
     if found is not None:
         return _behind_a_break(server, before, arrived, found, share, others, cached, earlier.prompt)
     if server.kind == "llama":
@@ -135,8 +137,6 @@ def _anthropic(
     provider = server.provider
     stored = (earlier.cached or 0) + (earlier.written or 0)
     prompt = earlier.prompt or 0
-    if not before.markers:
-        return None
     if not arrived.markers:
         if stored and cached < stored // 2:
             place = before.markers[-1].path

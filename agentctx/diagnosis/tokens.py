@@ -113,20 +113,23 @@ def _content_end(prompt: Prompt) -> int:
 
 
 def _again(before: Rendered, after: Rendered, shared: int) -> int:
-    """Tokens behind the common prefix that the earlier request already carried, message for message."""
-    known = {message.digest for message in before.mapped.request.messages}
-    tools = {tool.digest for tool in before.mapped.request.tools}
-    request = after.mapped.request
+    """Tokens behind the common prefix that were paid before: those of items that the earlier request had, and of
+    items that stand in place of one that it had.
+    """
+    old, new = before.mapped.request, after.mapped.request
+    known = {message.digest for message in old.messages}
+    kept = [message.digest in known for message in new.messages]
+    # Edited items: unknown ones in front of a known one, as many as the earlier request's items that are gone.
+    here = {message.digest for message in new.messages}
+    edits = sum(message.digest not in here for message in old.messages)
+    last = max((index for index, is_known in enumerate(kept) if is_known), default=-1)
+    for index in range(last):
+        if edits and not kept[index]:
+            kept[index] = True
+            edits -= 1
     total = 0
     for span in after.prompt.spans:
-        if span.end <= shared or span.item is None:
-            continue
-        sent = (
-            request.tools[span.item].digest in tools
-            if span.zone == "tools"
-            else request.messages[span.item].digest in known
-        )
-        if sent:
+        if span.end > shared and span.item is not None and (span.zone == "tools" or kept[span.item]):
             total += span.end - max(span.start, shared)
     return total
 
