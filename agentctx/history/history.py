@@ -150,6 +150,11 @@ class History(Sequence[Message]):
         return self._s.log.sealed
 
     @property
+    def sent(self) -> int:
+        """How many of the visible messages the last request carried; those behind were never sent."""
+        return self._s.sent_visible
+
+    @property
     def epoch(self) -> int:
         """Number of the current epoch, from 0. Within one, every request extends the one before it."""
         return self._s.epoch

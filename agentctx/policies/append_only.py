@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from agentctx.history import History
 from agentctx.policies.base import EditingPolicy
-from agentctx.policies.tokens import TokenCounts
 
 
 class AppendOnly(EditingPolicy):
@@ -13,6 +11,3 @@ class AppendOnly(EditingPolicy):
     @property
     def name(self) -> str:
         return "append-only"
-
-    def edit(self, history: History, counts: TokenCounts) -> None:
-        """Nothing to edit."""

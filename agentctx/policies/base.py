@@ -1,21 +1,54 @@
-"""What all policies share: seal, edit, build the request, say what was dropped."""
+"""What all policies share: seal, edit, summarize, build the request, say what was dropped."""
 
 from __future__ import annotations
 
+import inspect
 from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Sequence
+from dataclasses import dataclass, field
 
-from agentctx.history import Compaction, History
-from agentctx.policies.policy import CountTokens, Dropped, Turn
+from agentctx.errors import UsageError
+from agentctx.history import Compaction, History, Splice
+from agentctx.messages import Message
+from agentctx.policies.policy import CountTokens, Dropped, SideRequest, Turn
+from agentctx.policies.summaries import Asking, Summarizer, SummaryTask, summary_task
 from agentctx.policies.tokens import TokenCounts
 
 
+@dataclass(frozen=True, slots=True)
+class SummaryPlan:
+    """A summary of at most ``tokens`` tokens is to take the place of the visible messages ``[start, end)``."""
+
+    start: int
+    end: int
+    tokens: int
+    summarizer: Summarizer
+    asking: Asking
+
+
+@dataclass(slots=True)
+class _Progress:
+    """What happened so far in a turn."""
+
+    events: int
+    asked: list[SideRequest] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+
+    def note(self, problem: str | None) -> None:
+        if problem is not None:
+            self.problems.append(problem)
+
+
 class EditingPolicy(ABC):
-    """A policy that decides once a turn which compactions to record, and then sends what is visible."""
+    """A policy that decides once a turn which compactions to record, and then sends what is visible.
+
+    ``turn`` and ``aturn`` do the same; only ``aturn`` can wait for a summarizer that is a coroutine function.
+    """
 
     def __init__(self) -> None:
         self._counts: TokenCounts | None = None
-        self._dropped: tuple[Dropped, ...] = ()
         self._known: dict[int, Dropped] = {}
+        self._dropped: tuple[Dropped, ...] = ()
         self._events = 0
 
     @property
@@ -23,38 +56,128 @@ class EditingPolicy(ABC):
     def name(self) -> str:
         """The policy as a spec string, parameters included."""
 
-    @abstractmethod
-    def edit(self, history: History, counts: TokenCounts) -> None:
-        """Record the compactions of this turn, if any. The history is sealed."""
+    def edit(self, history: History, counts: TokenCounts) -> str | None:
+        """Record the compactions of this turn that need no summary. The history is sealed.
+
+        Returns what went wrong, if anything did.
+        """
+        return None
+
+    def plan(self, history: History, counts: TokenCounts) -> SummaryPlan | None:
+        """The summary that this turn needs, if any. Called after ``edit``."""
+        return None
+
+    def members(self) -> Sequence[EditingPolicy]:
+        """The policies that act, in their order: this one, or the parts of a composition."""
+        return (self,)
 
     def turn(self, history: History, count: CountTokens) -> Turn:
-        """The request for the next model call. ``count`` gives the tokens of a text."""
-        counts = self._counts
-        if counts is None:
-            counts = self._counts = TokenCounts(count)
-        history.seal()
-        before = len(history.events)
-        self.edit(history, counts)
-        return self._answer(history, counts, before, None)
+        """The request for the next model call. ``count`` gives the tokens of a text.
 
-    def _answer(self, history: History, counts: TokenCounts, before: int, problem: str | None) -> Turn:
-        new = [event for event in history.events[before:] if isinstance(event, Compaction)]
+        A summarizer that fails or answers nothing leaves the history as it was; the turn's ``problem`` says so. Raises
+        ``UsageError`` when a summarizer is asynchronous, and ``HistoryError`` while a tool call has no result.
+        """
+        counts, progress = self._begin(history, count)
+        for member in self.members():
+            progress.note(member.edit(history, counts))
+            plan = member.plan(history, counts)
+            if plan is None:
+                continue
+            task = summary_task(history, plan.start, plan.end, plan.tokens, plan.asking, counts.text)
+            reply: str | Exception
+            try:
+                answer = plan.summarizer(task)
+            except Exception as error:
+                reply = error
+            else:
+                if not isinstance(answer, str):
+                    _discard(answer)
+                    raise UsageError(
+                        "the summarizer is asynchronous: await policy.aturn(...) instead of turn"
+                    )
+                reply = answer
+            _finish(history, counts, plan, task, reply, progress)
+        return self._answer(history, counts, progress)
+
+    async def aturn(self, history: History, count: CountTokens) -> Turn:
+        """``turn`` for asynchronous callers: a summarizer may be a function or a coroutine function."""
+        counts, progress = self._begin(history, count)
+        for member in self.members():
+            progress.note(member.edit(history, counts))
+            plan = member.plan(history, counts)
+            if plan is None:
+                continue
+            task = summary_task(history, plan.start, plan.end, plan.tokens, plan.asking, counts.text)
+            reply: str | Exception
+            try:
+                answer = plan.summarizer(task)
+                reply = answer if isinstance(answer, str) else await answer
+            except Exception as error:
+                reply = error
+            _finish(history, counts, plan, task, reply, progress)
+        return self._answer(history, counts, progress)
+
+    def _begin(self, history: History, count: CountTokens) -> tuple[TokenCounts, _Progress]:
+        if self._counts is None:
+            self._counts = TokenCounts(count)
+        history.seal()
+        return self._counts, _Progress(len(history.events))
+
+    def _answer(self, history: History, counts: TokenCounts, progress: _Progress) -> Turn:
+        events = history.events
+        new = [event for event in events[progress.events :] if isinstance(event, Compaction)]
         rewrites = [event.rewrites_at for event in new if event.rewrites_at is not None]
         return Turn(
             request=history.request(),
-            dropped=self._all_dropped(history, counts),
+            dropped=self._all_dropped(history, counts, len(events)),
             rewrites_at=min(rewrites) if rewrites else None,
             compacted=bool(rewrites),
-            stand_in=any(event.stand_in for event in history.events if isinstance(event, Compaction)),
-            problem=problem,
+            stand_in=any(event.stand_in for event in events if isinstance(event, Compaction)),
+            problem="; ".join(progress.problems) or None,
+            asked=tuple(progress.asked),
         )
 
-    def _all_dropped(self, history: History, counts: TokenCounts) -> tuple[Dropped, ...]:
-        if len(history.events) != self._events:
-            self._events = len(history.events)
+    def _all_dropped(self, history: History, counts: TokenCounts, events: int) -> tuple[Dropped, ...]:
+        if events != self._events:
+            self._events = events
             known = self._known
             for index, how in history.fates.items():
                 if index not in known or known[index].how != how:
                     known[index] = Dropped(index, counts.message(history[index]), how)
             self._dropped = tuple(known[index] for index in sorted(known))
         return self._dropped
+
+
+def _finish(
+    history: History,
+    counts: TokenCounts,
+    plan: SummaryPlan,
+    task: SummaryTask,
+    reply: str | Exception,
+    progress: _Progress,
+) -> None:
+    """Record the summary, or why there is none."""
+    if isinstance(reply, Exception):
+        progress.problems.append(f"the summarizer failed: {type(reply).__name__}: {reply}")
+        return
+    summary = Message(role="user", content=reply)
+    stand_in = bool(getattr(plan.summarizer, "is_stand_in", False))
+    progress.asked.append(
+        SideRequest(task.request, Message(role="assistant", content=reply), task.asking, stand_in)
+    )
+    if not reply.strip():
+        progress.problems.append("the summarizer answered nothing")
+        return
+    sums = counts.sums(history)
+    replaced = sums[plan.end] - sums[plan.start]
+    if counts.message(summary) >= replaced:
+        progress.problems.append(
+            f"the summary is no shorter than the {replaced} tokens that it was to replace"
+        )
+        return
+    history.compact("summarized", [Splice(plan.start, plan.end, (summary,))], stand_in=stand_in)
+
+
+def _discard(answer: Awaitable[str]) -> None:
+    if inspect.iscoroutine(answer):
+        answer.close()

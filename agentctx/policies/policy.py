@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from agentctx.messages import Request
+from agentctx.messages import Message, Request
 
 if TYPE_CHECKING:
     from agentctx.history import History
@@ -27,6 +27,21 @@ class Dropped:
 
 
 @dataclass(frozen=True, slots=True)
+class SideRequest:
+    """A request that a policy made on its own, such as for a summary, and the reply. Its tokens are paid too.
+
+    ``asking`` is ``own-prefix`` when the request extends the conversation's last one, so that the same cache serves it, or
+    ``fresh``. With ``stand_in`` nothing was sent: the reply was made without a model, and the request says what would
+    have been.
+    """
+
+    request: Request
+    reply: Message
+    asking: str
+    stand_in: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Turn:
     """A policy's answer for one turn.
 
@@ -35,6 +50,7 @@ class Turn:
     ``None`` when the request extends the previous one.
     ``compacted``: this turn opened a new epoch. ``stand_in``: a summary in the request is a deterministic stand-in.
     ``problem``: why a compaction that was due did not happen (a summarizer failed); the request is as without it.
+    ``asked``: requests for summaries that this turn made before its own.
     """
 
     request: Request
@@ -43,6 +59,7 @@ class Turn:
     compacted: bool = False
     stand_in: bool = False
     problem: str | None = None
+    asked: tuple[SideRequest, ...] = ()
 
 
 class Policy(Protocol):

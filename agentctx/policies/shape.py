@@ -13,13 +13,13 @@ if TYPE_CHECKING:
 
 
 def task_end(history: History) -> int:
-    """Where the task ends in the visible messages: the first assistant message.
+    """Where the task ends in the visible messages: at the model's first answer, or at a summary of it.
 
-    The task is what stands in the log before the model's first answer. No policy takes it away.
+    The task is what stands in the log before that. No policy takes it away.
     """
-    visible = history.visible
+    visible, origins = history.visible, history.origins
     for position in range(history.head, len(visible)):
-        if visible[position].role == "assistant":
+        if visible[position].role == "assistant" or origins[position] < 0:
             return position
     return len(visible)
 
@@ -35,16 +35,22 @@ def turn_starts(history: History) -> list[int]:
     ]
 
 
-def results(history: History) -> list[int]:
-    """Positions of the tool results among the visible messages.
+def results(history: History, start: int = 0) -> list[int]:
+    """Positions, from ``start`` on, of the tool results among the visible messages.
 
     In a conversation that declares no tools and calls none, the agent runs commands out of the model's text, and
     its results are the user messages behind the model's first answer.
     """
     visible = history.visible
-    start = task_end(history)
-    role = "tool" if _uses_tools(history) else "user"
-    return [position for position in range(start, len(visible)) if visible[position].role == role]
+    start = max(start, task_end(history))
+    if _uses_tools(history):
+        return [position for position in range(start, len(visible)) if visible[position].role == "tool"]
+    origins = history.origins  # a user message that stands for others is a summary, not a result
+    return [
+        position
+        for position in range(start, len(visible))
+        if visible[position].role == "user" and origins[position] >= 0
+    ]
 
 
 def _uses_tools(history: History) -> bool:

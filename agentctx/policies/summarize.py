@@ -2,85 +2,139 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-
 from agentctx.errors import UsageError
-from agentctx.history import Compaction, History, Splice
-from agentctx.messages import Message
-from agentctx.policies.base import EditingPolicy
-from agentctx.policies.policy import CountTokens
+from agentctx.history import Compaction, History
+from agentctx.policies.base import EditingPolicy, SummaryPlan
 from agentctx.policies.shape import task_end, turn_starts
-from agentctx.policies.stand_in import ExtractiveStandIn
+from agentctx.policies.summaries import Asking, ExtractiveStandIn, Summarizer
 from agentctx.policies.tokens import TokenCounts
-
-Summarizer = Callable[[Sequence[Message], CountTokens], str]
 
 
 class SummarizeAt(EditingPolicy):
     """One summary: at turn ``at``, turns 1 to ``first`` give way to it. The task, if the log has one, stays."""
 
-    def __init__(self, at: int, first: int, tokens: int) -> None:
+    def __init__(
+        self,
+        at: int,
+        first: int,
+        tokens: int = 300,
+        *,
+        summarizer: Summarizer | None = None,
+        asking: Asking = "own-prefix",
+    ) -> None:
         super().__init__()
-        if not 1 <= first < at:
-            raise UsageError(f"turns 1 to {first} can't be summarized at turn {at}: choose 1 <= first < at")
-        self.at, self.first, self.tokens = at, first, tokens
-        self._summarizer = ExtractiveStandIn(tokens)
+        if not 1 <= first < at or tokens < 1:
+            raise UsageError(
+                f"turns 1 to {first} can't be summarized in {tokens} tokens at turn {at}: choose 1 <= first < at"
+            )
+        self.at, self.first, self.tokens, self.asking = at, first, tokens, asking
+        self.summarizer = summarizer or ExtractiveStandIn()
 
     @property
     def name(self) -> str:
         return f"summarize-at:{self.at},{self.first},{self.tokens}"
 
-    def edit(self, history: History, counts: TokenCounts) -> None:
-        """Summarize when the turn has come, once."""
+    def plan(self, history: History, counts: TokenCounts) -> SummaryPlan | None:
+        """A summary when the turn has come, once."""
         if history.turns + 1 < self.at or _summarized(history):
-            return
+            return None
         cut = history.turn_end(self.first)
         end = next((i for i, origin in enumerate(history.origins) if origin >= cut), len(history.visible))
-        replace_by_summary(history, task_end(history), end, self._summarizer, counts)
+        start = task_end(history)
+        return SummaryPlan(start, end, self.tokens, self.summarizer, self.asking) if start < end else None
 
 
 class SummarizeAtBudget(EditingPolicy):
-    """When the prompt holds more than ``budget`` tokens, the old turns give way to a summary.
+    """Between two water marks: above ``budget`` tokens the old turns give way to a summary, and the prompt falls below.
 
-    The task and the newest turns of together at most ``keep`` tokens stay as they are. An earlier summary goes into
-    the new one. Nothing is done when the part to summarize is no longer than twice the summary.
+    The task stays, and so do the newest turns of together at most ``keep`` tokens, at least the newest one. With ``low``
+    the low water is given instead: as many of the newest turns stay as keep the prompt at most ``low`` tokens long. An
+    earlier summary goes into the new one. So that a prompt which can't be brought low (a long task, a huge newest turn)
+    is not rewritten at every turn, nothing is done unless at least half of the way from the high to the low mark goes.
     """
 
-    def __init__(self, budget: int, keep: int | None = None, tokens: int = 300) -> None:
+    def __init__(
+        self,
+        budget: int,
+        keep: int | None = None,
+        tokens: int = 300,
+        low: int | None = None,
+        *,
+        summarizer: Summarizer | None = None,
+        asking: Asking = "own-prefix",
+    ) -> None:
         super().__init__()
-        keep = budget // 4 if keep is None else keep
-        if budget < 1 or tokens < 1 or not 0 <= keep < budget:
+        if budget < 1 or tokens < 1 or not 0 <= (keep or 0) < budget or not 0 <= (low or 0) < budget:
             raise UsageError(
-                f"budget {budget}, keep {keep}, tokens {tokens}: need budget > keep >= 0 and tokens >= 1"
+                f"budget {budget}, keep {keep}, tokens {tokens}, low {low}: tokens must be at least 1, and keep and low "
+                "below the budget"
             )
-        self.budget, self.keep, self.tokens = budget, keep, tokens
-        self._summarizer = ExtractiveStandIn(tokens)
+        self.budget, self.keep, self.tokens, self.low, self.asking = budget, keep, tokens, low, asking
+        self.summarizer = summarizer or ExtractiveStandIn()
 
     @property
     def name(self) -> str:
-        return f"summarize-budget:{self.budget},{self.keep},{self.tokens}"
+        name = "summarize-fresh" if self.asking == "fresh" else "summarize-budget"
+        values = {"keep": self.keep, "low": self.low}
+        given = "".join(f",{key}={value}" for key, value in values.items() if value is not None)
+        return f"{name}:{self.budget}{given},tokens={self.tokens}"
 
-    def edit(self, history: History, counts: TokenCounts) -> None:
-        """Summarize when the prompt has outgrown the budget."""
-        if counts.prompt(history) <= self.budget:
-            return
+    def plan(self, history: History, counts: TokenCounts) -> SummaryPlan | None:
+        """A summary when the prompt has outgrown the budget and it is worth the rewrite."""
+        prompt = counts.prompt(history)
+        starts = turn_starts(history)
+        if prompt <= self.budget or not starts:
+            return None
         sums = counts.sums(history)
         start = task_end(history)
-        end = next((at for at in turn_starts(history)[1:] if sums[-1] - sums[at] <= self.keep), None)
-        if end is None:  # the newest turn alone is longer than what is to be kept
-            end = turn_starts(history)[-1] if turn_starts(history) else start
-        if sums[end] - sums[start] > 2 * self.tokens:
-            replace_by_summary(history, start, end, self._summarizer, counts)
+        stays = prompt - (sums[-1] - sums[start])  # tools, system, pinned, task
+        room = self.low - stays - self.tokens if self.low is not None else self._keep
+        end = newest_turns(starts, sums, room)
+        gain = sums[end] - sums[start] - self.tokens
+        low_mark = self.low if self.low is not None else stays + self.tokens + self._keep
+        if gain < max(self.tokens, (self.budget - low_mark) // 2):
+            return None
+        return SummaryPlan(start, end, self.tokens, self.summarizer, self.asking)
+
+    @property
+    def _keep(self) -> int:
+        return self.budget // 4 if self.keep is None else self.keep
 
 
-def replace_by_summary(
-    history: History, start: int, end: int, summarizer: ExtractiveStandIn, counts: TokenCounts
-) -> None:
-    """Put one user message with the summary in the place of the visible messages ``[start, end)``."""
-    text = summarizer(history.visible[start:end], counts.text)
-    if text.strip():
-        splice = Splice(start, end, (Message(role="user", content=text),))
-        history.compact("summarized", [splice], stand_in=summarizer.is_stand_in)
+class RollingSummary(EditingPolicy):
+    """A summary that swallows one more turn every turn, in front of the newest ``n`` turns.
+
+    Here to be compared: it rewrites everything behind the task at every turn, and asks for a summary each time.
+    """
+
+    def __init__(
+        self, n: int, tokens: int = 300, *, summarizer: Summarizer | None = None, asking: Asking = "fresh"
+    ) -> None:
+        super().__init__()
+        if n < 1 or tokens < 1:
+            raise UsageError(f"n {n}, tokens {tokens}: both must be at least 1")
+        self.n, self.tokens, self.asking = n, tokens, asking
+        self.summarizer = summarizer or ExtractiveStandIn()
+
+    @property
+    def name(self) -> str:
+        return f"rolling-summary:{self.n},{self.tokens}"
+
+    def plan(self, history: History, counts: TokenCounts) -> SummaryPlan | None:
+        """A new summary as soon as a turn has left the newest ``n``."""
+        starts = turn_starts(history)
+        if len(starts) <= self.n:
+            return None
+        start, end = task_end(history), starts[-self.n]
+        sums = counts.sums(history)
+        if sums[end] - sums[start] <= self.tokens:
+            return None  # what is there is no longer than its summary
+        return SummaryPlan(start, end, self.tokens, self.summarizer, self.asking)
+
+
+def newest_turns(starts: list[int], sums: list[int], room: int) -> int:
+    """Where the newest turns begin that fit into ``room`` tokens; at least the newest turn."""
+    return next((at for at in starts[1:] if sums[-1] - sums[at] <= room), starts[-1])
 
 
 def _summarized(history: History) -> bool:
