@@ -20,7 +20,7 @@ from agentctx.diagnosis.server import Arrived, Server, Shortfall, disproved, ser
 from agentctx.diagnosis.targets import AS_SENT, Target
 from agentctx.diagnosis.tokens import Account, Rendered, account, render_turn, reply_of
 from agentctx.diagnosis.views import View, reply_items, reply_text, text_of, texts_of, view_of
-from agentctx.errors import RenderError
+from agentctx.errors import InputError, RenderError
 from agentctx.usage import Usage, usage_from_response
 
 _MAX_FINDINGS = 2_000
@@ -135,9 +135,9 @@ class LogDiagnosis:
                 shared,
             )
             if rendered is not None and self.target.renderer is not None:
-                rendered.reply = reply_of(self.target.renderer, rendered, reply_items(turn.call))
+                rendered.reply = reply_of(self.target.renderer, rendered, turn.view, reply_items(turn.call))
             return rendered
-        except RenderError as error:
+        except (RenderError, InputError) as error:
             self._note(f"{_where(turn)}: not counted, the renderer {self.target.name} refused it: {error}")
             return None
 

@@ -11,7 +11,8 @@ from agentctx.diagnosis.targets import Target
 from agentctx.diagnosis.texts import common_prefix
 from agentctx.diagnosis.views import Item, View
 from agentctx.diagnosis.wire import Mapped, place_of, reply_message, request_of
-from agentctx.errors import RenderError
+from agentctx.errors import InputError, RenderError
+from agentctx.messages import Message
 from agentctx.rendering.prompt import Prompt, Renderer, Span, TokenIds, common_prefix_length
 
 
@@ -51,27 +52,26 @@ class Account:
 def render_turn(target: Target, view: View, before: Rendered | None, shared: int) -> Rendered | None:
     """Render a request; ``shared`` leading items equal those of ``before``. None when the target has no renderer.
 
-    Raises ``RenderError`` when the template refuses the request.
+    Raises ``InputError`` for a body that is none of its API and ``RenderError`` when the template refuses it.
     """
     renderer = target.renderer
     if renderer is None or view.prompt is not None:
         return None
-    try:
-        mapped = request_of(view, before.mapped if before is not None else None, shared)
-    except (ValueError, TypeError) as error:
-        raise RenderError(f"the request can't be rendered: {error}") from error
+    mapped = request_of(view, before.mapped if before is not None else None, shared)
     prompt = renderer.render(mapped.request, before.prompt if before is not None else None)
     cache = before.cache if before is not None else (target.cache() if target.cache is not None else None)
     return Rendered(mapped, prompt, len(view.items), cache)
 
 
-def reply_of(renderer: Renderer, rendered: Rendered, choices: tuple[tuple[Item, ...], ...]) -> TokenIds:
+def reply_of(
+    renderer: Renderer, rendered: Rendered, view: View, choices: tuple[tuple[Item, ...], ...]
+) -> TokenIds:
     """Token ids of the reply behind a rendered prompt; empty when none was recorded or it can't be rendered."""
     try:
-        message = reply_message(choices)
+        message = reply_message(view, choices)
         if message is not None:
             return renderer.reply_ids(rendered.prompt, message)
-    except (RenderError, ValueError, TypeError):
+    except (RenderError, InputError):
         pass
     return np.zeros(0, dtype=np.int32)
 
@@ -116,12 +116,12 @@ def _again(before: Rendered, after: Rendered, shared: int) -> int:
     """Tokens behind the common prefix that were paid before: those of items that the earlier request had, and of
     items that stand in place of one that it had.
     """
-    old, new = before.mapped.request, after.mapped.request
-    known = {message.digest for message in old.messages}
-    kept = [message.digest in known for message in new.messages]
+    old = [_meaning(message) for message in before.mapped.request.messages]
+    new = [_meaning(message) for message in after.mapped.request.messages]
+    known, here = set(old), set(new)
+    kept = [meaning in known for meaning in new]
     # Edited items: unknown ones in front of a known one, as many as the earlier request's items that are gone.
-    here = {message.digest for message in new.messages}
-    edits = sum(message.digest not in here for message in old.messages)
+    edits = sum(meaning not in here for meaning in old)
     last = max((index for index, is_known in enumerate(kept) if is_known), default=-1)
     for index in range(last):
         if edits and not kept[index]:
@@ -132,6 +132,12 @@ def _again(before: Rendered, after: Rendered, shared: int) -> int:
         if span.end > shared and span.item is not None and (span.zone == "tools" or kept[span.item]):
             total += span.end - max(span.start, shared)
     return total
+
+
+def _meaning(message: Message) -> tuple[object, ...]:
+    """What of a message reaches a prompt: its markers and the shape it came in don't."""
+    calls = tuple((call.name, call.arguments) for call in message.tool_calls)
+    return message.role, message.text_with_notes, message.reasoning, calls
 
 
 def _parting(before: Rendered, after: Rendered) -> tuple[str, str, str, int]:
