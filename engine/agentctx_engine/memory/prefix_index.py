@@ -198,8 +198,8 @@ class PrefixIndex:
             blocks = blocks.copy()
             for index in seq.shadowed_blocks:
                 answering = group.pool.lookup(seq.digests[index], group.pool_group)
-                assert answering is not None  # the sequence's own block would answer otherwise
-                blocks[index] = answering
+                if answering is not None:  # else all was dropped meanwhile, and the generation tells
+                    blocks[index] = answering
         generations = np.frombuffer(group.pool.generations, dtype=np.uint32)[blocks]
         findable = (generations & 1).astype(bool)
         if not findable.all():

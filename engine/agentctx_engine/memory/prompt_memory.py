@@ -242,7 +242,7 @@ class PromptMemory:
 
 
 def memory_text(token_ids: Int32Array, keys: ExtraKeys) -> bytes:
-    """Token ids as native int32 bytes, an image's tokens replaced by ones made from its content hash.
+    """Token ids as native int32 bytes, an image's tokens replaced by ones made from its content hash, id and place.
 
     So that two prompts which show different images differ as text, from the image on.
     """
@@ -250,13 +250,12 @@ def memory_text(token_ids: Int32Array, keys: ExtraKeys) -> bytes:
         return token_ids.tobytes()
     tokens = token_ids.copy()
     for image in keys.images:
-        end = min(image.start + image.length, len(tokens))
-        if end > image.start:
-            stand_in = hashlib.shake_256(image.content_hash.encode()).digest(
-                TOKEN_BYTES * (end - image.start)
-            )
+        span = tokens[image.start : image.start + image.length]
+        for placeholder in np.unique(span):
+            source = image.content_hash.encode() + placeholder.tobytes()
+            stand_ins = np.frombuffer(hashlib.shake_256(source).digest(span.nbytes), dtype=np.int32)
             # Negative, as no token id is.
-            tokens[image.start : end] = np.frombuffer(stand_in, dtype=np.int32) | np.int32(-(2**31))
+            np.copyto(span, stand_ins | np.int32(-(2**31)), where=span == placeholder)
     return tokens.tobytes()
 
 
