@@ -15,8 +15,11 @@ from itertools import islice
 
 import numpy as np
 
+from agentctx_engine.memory.explain import HitFacts, explain
+from agentctx_engine.memory.kv_events import EventLog
 from agentctx_engine.memory.page_pool import PagePool
 from agentctx_engine.memory.prefix_cache import CacheStats, Lease, Lost, Match, TokenIds
+from agentctx_engine.memory.radix_events import PageEvents
 from agentctx_engine.memory.radix_eviction import EvictionOrder
 from agentctx_engine.memory.radix_tree import NO_PAGES, Namespace, PageIds, RadixNode, RadixTree, SplitRefresh
 from agentctx_engine.memory.token_bytes import TOKEN_BYTES, pack, unpack
@@ -33,7 +36,8 @@ class RadixLease:
         "match",
         "namespace",
         "node",
-        "pages",
+        "num_pages",
+        "page_buffer",
         "priority",
         "text",
         "tree_tokens",
@@ -52,11 +56,32 @@ class RadixLease:
         self.match = match
         self.namespace = namespace
         self.priority = priority
-        self.text = text
+        self.text = bytearray(text)
         self.node = node
         self.tree_tokens = match.hit_tokens
         self.counted_tokens = 0  # of tree_tokens, those whose use the tree has counted
-        self.pages: PageIds = NO_PAGES  # of all tokens: the tree's, then the request's own
+        self.page_buffer: PageIds = NO_PAGES  # grows ahead of need, so that a decode step copies nothing
+        self.num_pages = 0
+
+    @property
+    def pages(self) -> PageIds:
+        """Page ids of all tokens, shape [pages]: the tree's, then the request's own. A view: copy it to keep it."""
+        return self.page_buffer[: self.num_pages]
+
+    @pages.setter
+    def pages(self, pages: PageIds) -> None:
+        self.page_buffer = pages
+        self.num_pages = len(pages)
+
+    def add_pages(self, pages: PageIds) -> None:
+        """Append page ids."""
+        end = self.num_pages + len(pages)
+        if end > len(self.page_buffer):
+            grown = np.empty(end + end // 2 + 16, dtype=np.int32)
+            grown[: self.num_pages] = self.pages
+            self.page_buffer = grown
+        self.page_buffer[self.num_pages : end] = pages
+        self.num_pages = end
 
     @property
     def num_tokens(self) -> int:
@@ -71,7 +96,7 @@ class RadixCache:
     no pages: a ledger of all that was ever computed. ``order``: which unlocked leaf is evicted first; ``split_refresh``:
     what counts as used when a text ends inside a stored run (see :class:`RadixTree`).
     ``remember_tokens``: how much evicted text is remembered (text only) to tell "evicted" from "first difference";
-    ``None`` means four times the capacity.
+    ``None`` means four times the capacity. ``events``: told of every page that enters or leaves.
     """
 
     def __init__(
@@ -82,7 +107,9 @@ class RadixCache:
         order: EvictionOrder = "lru",
         split_refresh: SplitRefresh = "used",
         remember_tokens: int | None = None,
+        events: EventLog | None = None,
     ) -> None:
+        self.events = PageEvents(events, page_size) if events is not None else None
         self.tree = RadixTree(page_size, order, split_refresh)
         self.page_size = page_size
         self.pool: PagePool | None = None
@@ -124,39 +151,22 @@ class RadixCache:
             for space in islice(reversed(self.tree.roots), _OTHER_NAMESPACES):
                 if space != namespace:
                     other = max(other, self.tree.find(text, space).equal_tokens)
-        hit = self._usable(live, num_tokens)
-        allowed = hit if limit is None else min(hit, max(0, limit) // self.page_size * self.page_size)
-        evicted = self._usable(once, num_tokens) - hit
-        salted = max(0, self._usable(other, num_tokens) - hit - evicted)
-        equal = max(once, other)
-        whole_prompt = int(equal == num_tokens)
-        lost = {
-            Lost.DISABLED: hit - allowed,
-            Lost.EVICTED: evicted,
-            Lost.SALT: salted,
-            Lost.BLOCK_ROUNDING: equal - whole_prompt - hit - evicted - salted,
-            Lost.WHOLE_PROMPT: whole_prompt,
-            Lost.FIRST_DIFFERENCE: num_tokens - equal,
-        }
-        stop = next(
-            reason
-            for reason in (Lost.DISABLED, Lost.EVICTED, Lost.SALT, None)
-            if reason is None or lost[reason]
-        )
-        if stop is None:
-            page_end = hit + self.page_size
-            if equal == hit:
-                stop = Lost.FIRST_DIFFERENCE
-            elif whole_prompt and (page_end == num_tokens or hit == num_tokens - 1):
-                stop = Lost.WHOLE_PROMPT
-            else:
-                stop = Lost.BLOCK_ROUNDING
-        return Match(allowed, tuple((reason, tokens) for reason, tokens in lost.items() if tokens), stop)
+        facts = HitFacts(num_tokens, self._usable(live, num_tokens), self.page_size, 0, once, other)
+        match = explain(facts)
+        return match if limit is None else self._limited(match, limit)
 
     def _usable(self, equal_tokens: int, num_tokens: int) -> int:
         """Whole pages of the equal tokens, of which the last token of the prompt is none: it must be computed."""
         usable = min(equal_tokens, num_tokens - 1)
         return usable - usable % self.page_size
+
+    def _limited(self, match: Match, limit: int) -> Match:
+        """The match of a request that may reuse at most ``limit`` tokens."""
+        allowed = max(0, limit) // self.page_size * self.page_size
+        if match.hit_tokens <= allowed:
+            return match
+        forbidden = (Lost.DISABLED, match.hit_tokens - allowed)
+        return Match(allowed, (forbidden, *match.lost), Lost.DISABLED)
 
     def commit(
         self,
@@ -227,6 +237,8 @@ class RadixCache:
             gone += node.num_tokens
             if self.pool is not None and node.pages is not None:
                 self.pool.give_back(node.pages)
+            if self.events is not None:
+                self.events.removed(node)
             self._remember(node)
         self._evicted_tokens += gone
         return gone
@@ -243,9 +255,9 @@ class RadixCache:
         self._require_open(lease)
         text = pack(token_ids)
         if self.pool is not None:
-            want = self._pages_for(lease.num_tokens + len(text) // TOKEN_BYTES) - len(lease.pages)
+            want = self._pages_for(lease.num_tokens + len(text) // TOKEN_BYTES) - lease.num_pages
             if want > 0:
-                lease.pages = np.concatenate([lease.pages, self._take(want)])
+                lease.add_pages(self._take(want))
         lease.text += text
 
     def checkpoint(self, lease: RadixLease, num_computed: int | None = None) -> None:
@@ -260,15 +272,16 @@ class RadixCache:
             return
         pages = None if self.pool is None else lease.pages[: whole // self.page_size]
         inserted = self.tree.insert(
-            lease.text[: whole * TOKEN_BYTES],
+            bytes(lease.text[: whole * TOKEN_BYTES]),
             pages,
             lease.namespace,
             priority=lease.priority,
             counted_tokens=lease.counted_tokens,
         )
         lease.counted_tokens = whole
-        self.tree.lock(inserted.node)
-        self.tree.unlock(lease.node)
+        self.tree.relock(lease.node, inserted.node)
+        if self.events is not None and inserted.known_tokens < whole:
+            self.events.stored(inserted.node)
         if self.pool is not None:
             known = slice(lease.tree_tokens // self.page_size, inserted.known_tokens // self.page_size)
             if known.stop > known.start:
@@ -284,12 +297,12 @@ class RadixCache:
         What stands in the tree is shared, the pages behind it are copied. ``MemoryError`` changes nothing but what was evicted.
         """
         self._require_open(lease)
-        twin = RadixLease(self, lease.match, lease.namespace, lease.priority, lease.text, lease.node)
+        twin = RadixLease(self, lease.match, lease.namespace, lease.priority, bytes(lease.text), lease.node)
         twin.tree_tokens = lease.tree_tokens
         copies: list[tuple[int, int]] = []
         if self.pool is not None:
             shared = lease.tree_tokens // self.page_size
-            own = self._take(len(lease.pages) - shared)
+            own = self._take(lease.num_pages - shared)
             twin.pages = np.concatenate([lease.pages[:shared], own])
             copies = list(zip(lease.pages[shared:].tolist(), own.tolist(), strict=True))
         self.tree.lock(twin.node)
@@ -309,7 +322,7 @@ class RadixCache:
             room = len(computed)
             if self.pool is not None:
                 free = self.pool.num_free + self.tree.evictable_tokens // self.page_size
-                room = min(room, (len(lease.pages) + free) * self.page_size - lease.num_tokens)
+                room = min(room, (lease.num_pages + free) * self.page_size - lease.num_tokens)
             self.extend(lease, computed[:room])
             self.checkpoint(lease)
         self._close(lease)
@@ -342,6 +355,8 @@ class RadixCache:
         self.tree.clear()
         if self._remembered is not None:
             self._remembered.clear()
+        if self.events is not None:
+            self.events.cleared()
         self._requests = self._prompt_tokens = self._hit_tokens = self._evicted_tokens = 0
         return True
 
@@ -374,6 +389,9 @@ class RadixCache:
             path = lease.node.path()
             assert all(node.locks for node in path), "a lease's path is not locked"
             assert lease.text.startswith(lease.node.prefix()), "a lease's path holds another text"
+            assert self.pool is None or lease.num_pages == self._pages_for(lease.num_tokens), (
+                "a lease's pages are too few"
+            )
             assert sum(node.num_tokens for node in path) == lease.tree_tokens, (
                 "a lease's path has another length"
             )

@@ -39,6 +39,7 @@ class RadixNode:
     __slots__ = (
         "children",
         "created",
+        "hashes",
         "hits",
         "key",
         "last_used",
@@ -57,6 +58,7 @@ class RadixNode:
         self.pages = pages
         self.parent = parent
         self.namespace = namespace
+        self.hashes: list[bytes] | None = None  # one for each page, when events are published
         self.children: dict[bytes, RadixNode] = {}
         self.locks = 0
         self.hits = 0
@@ -266,6 +268,20 @@ class RadixTree:
                 self._offer(current)
             current = current.parent
 
+    def relock(self, held: RadixNode, node: RadixNode) -> None:
+        """Move a lock from ``held`` further down its path, to ``node``."""
+        current = node
+        while current is not held:
+            if current.parent is None:
+                if held.is_root:  # of the same namespace: a root is replaced when its first text arrives
+                    return
+                raise RuntimeError(f"{held!r} is not on the path to {node!r}")
+            if current.locks == 0:
+                self.evictable_tokens -= current.num_tokens
+                self.protected_tokens += current.num_tokens
+            current.locks += 1
+            current = current.parent
+
     def evict(self, num_tokens: int) -> list[RadixNode]:
         """Remove unlocked leaves, whole ones and in the tree's order, until ``num_tokens`` tokens are gone or none is left.
 
@@ -310,6 +326,9 @@ class RadixTree:
         upper = RadixNode(node.key[:cut], upper_pages, parent, node.namespace)
         upper.locks, upper.hits, upper.priority = node.locks, node.hits, node.priority
         upper.last_used, upper.created = node.last_used, self._clock
+        if node.hashes is not None:
+            pages_above = num_tokens // self.page_size
+            upper.hashes, node.hashes = node.hashes[:pages_above], node.hashes[pages_above:]
         parent.children[node.key[: self._page_bytes]] = upper
         node.key, node.pages, node.parent = node.key[cut:], lower_pages, upper
         upper.children[node.key[: self._page_bytes]] = node

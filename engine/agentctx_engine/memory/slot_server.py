@@ -161,6 +161,36 @@ class SlotServer:
             slot.prompt.text += output[: count * TOKEN_BYTES]
         self._release(slot)
 
+    def save(self, slot_index: int) -> HostEntry:
+        """``POST /slots/{id}?action=save``: a copy of an idle slot's content, its memory and its checkpoints."""
+        slot = self._idle(slot_index)
+        return HostEntry(slot.prompt.copy(), self.memory.save(slot.index))
+
+    def restore(self, slot_index: int, saved: HostEntry) -> None:
+        """``action=restore``: put a copy in the place of an idle slot's content. ``MemoryError``: no room; the slot is empty then."""
+        slot = self._idle(slot_index)
+        if saved.prompt.num_tokens == 0:
+            self._clear(slot)
+        elif self.memory.load(slot.index, saved.state):
+            slot.prompt = saved.prompt.copy()
+        else:
+            self._clear(slot)
+            raise MemoryError(f"slot {slot_index}: no room for {saved.prompt.num_tokens} tokens")
+
+    def erase(self, slot_index: int) -> int:
+        """``action=erase``: empty an idle slot; returns the tokens that went."""
+        slot = self._idle(slot_index)
+        gone = slot.prompt.num_tokens
+        self._clear(slot)
+        return gone
+
+    def _idle(self, slot_index: int) -> Slot:
+        if not 0 <= slot_index < len(self.slots):
+            raise ValueError(f"slot {slot_index} does not exist; the server has slots 0 to {len(self.slots) - 1}")
+        if self.slots[slot_index].busy:
+            raise RuntimeError(f"slot {slot_index} serves a request; wait for its end")
+        return self.slots[slot_index]
+
     def _release(self, slot: Slot) -> None:
         self._clock += 1
         slot.last_used = self._clock
