@@ -72,7 +72,7 @@ def _messages_api(body: Mapping[str, Any], response: Mapping[str, Any] | None) -
     for message in _dicts(body["messages"]):
         if message.get("role") in ("system", "developer", "tool", "function") or "tool_calls" in message:
             return "openai.chat"
-        kinds = {part.get("type") for part in _dicts(message.get("content"))}
+        kinds = {kind for part in _dicts(message.get("content")) if isinstance(kind := part.get("type"), str)}
         if kinds & _ANTHROPIC_BLOCKS:
             return "anthropic.messages"
         if kinds & _OPENAI_PARTS:

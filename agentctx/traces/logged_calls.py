@@ -62,13 +62,15 @@ def _reply(api: str, response: Mapping[str, Any]) -> Message | None:
 @contextmanager
 def _placed(record: LogRecord, part: str) -> Iterator[None]:
     """Put file, line and the part of the record to an error about a body."""
+    problem, field, remedy = "", part, "repair this record, or leave it out"
     try:
         yield
+        return
     except InputError as error:
-        raise InputError(
-            error.problem,
-            file=record.file,
-            line=record.line,
-            field=f"{part}.{error.field}" if error.field else part,
-            remedy=error.remedy or "repair this record, or leave it out",
-        ) from error
+        problem, remedy = error.problem, error.remedy or remedy
+        field = f"{part}.{error.field}" if error.field else part
+        cause: Exception = error
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        # The importers check what they read, but a log is untrusted: what slips through must still name its line.
+        problem, cause = f"this is no body of the API {record.api} ({type(error).__name__}: {error})", error
+    raise InputError(problem, file=record.file, line=record.line, field=field, remedy=remedy) from cause

@@ -8,7 +8,8 @@ from typing import Any, Literal
 from agentctx.messages import Content, MediaPart, Message, Part, Role, TextPart, ToolCall, canonical_json
 from agentctx.traces.node import Node, rest_json
 
-_TEXT_TYPES = {None, "text", "input_text", "output_text", "summary_text"}
+# Tuples, not sets: what is looked up comes from outside and need not be hashable.
+_TEXT_TYPES = (None, "text", "input_text", "output_text", "summary_text")
 _MEDIA: dict[str, Literal["image", "file", "audio"]] = {
     "image": "image",
     "image_url": "image",

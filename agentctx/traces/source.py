@@ -160,6 +160,32 @@ def clean_text(value: Any) -> Any:
     return value
 
 
+DEPTH_LIMIT = 200
+"""Deepest nesting of JSON that is read: whoever walks a value may use recursion."""
+
+_NO_BRACKETS = bytes(code for code in range(256) if chr(code) not in "[]{}")
+_STRINGS = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
+
+
+def _depth(brackets: bytes) -> int:
+    deepest = depth = 0
+    for code in brackets:
+        if code in b"[{":
+            depth += 1
+            deepest = max(deepest, depth)
+        else:
+            depth -= 1
+    return deepest
+
+
+def too_deep(data: bytes) -> bool:
+    """Whether JSON text is nested deeper than ``DEPTH_LIMIT``. Looks at strings only when brackets in them matter."""
+    brackets = data.translate(None, _NO_BRACKETS)
+    if len(brackets) <= DEPTH_LIMIT or _depth(brackets) <= DEPTH_LIMIT:
+        return False
+    return _depth(_STRINGS.sub(b"", data).translate(None, _NO_BRACKETS)) > DEPTH_LIMIT
+
+
 def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not JSON")
 
@@ -175,11 +201,30 @@ DECODER = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=_finite)
 """Reads JSON as RFC 8259 has it: no NaN, no infinities, none made of a number that is too large either."""
 
 
+def parse_text(text: str) -> Any:
+    """The JSON value that a text from inside a record holds. Raises ``ValueError`` when it holds none."""
+    data = text.encode(errors="replace")
+    if too_deep(data):
+        raise ValueError("nested too deep")
+    try:
+        value = DECODER.decode(text)
+    except RecursionError as error:
+        raise ValueError("nested too deep") from error
+    return clean_text(value) if _SURROGATE_ESCAPE.search(data) else value
+
+
 def parse_json(data: bytes, file: str, line: int) -> Any:
     """Parse one JSON value. ``line`` is where the value begins.
 
     Raises ``InputError`` that names the line of the mistake for anything that is not JSON in UTF-8.
     """
+    if too_deep(data):
+        raise InputError(
+            f"the JSON is nested deeper than {DEPTH_LIMIT} levels",
+            file=file,
+            line=line,
+            remedy="remove or repair this line",
+        )
     try:
         value = DECODER.decode(data.decode())
         return clean_text(value) if _SURROGATE_ESCAPE.search(data) else value
@@ -190,7 +235,7 @@ def parse_json(data: bytes, file: str, line: int) -> Any:
         line += error.lineno - 1
         problem = f"broken JSON: {error.msg} at column {error.colno}"
         remedy = "remove or repair this line"
-    except RecursionError:
+    except RecursionError:  # the caller's own stack left too little room
         problem, remedy = "the JSON is nested too deep to read", "remove or repair this line"
     except ValueError as error:
         problem, remedy = f"broken JSON: {error}", "remove or repair this line"

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
+from copy import deepcopy
 from typing import Any
+
+from agentctx.traces.source import parse_text
 
 Json = dict[str, Any]
 
@@ -16,8 +18,8 @@ def event_data(text: str) -> list[Json]:
         if not line.startswith("data:"):
             continue
         try:
-            value = json.loads(line[5:])
-        except (ValueError, RecursionError):
+            value = parse_text(line[5:])
+        except ValueError:
             continue  # ``[DONE]``, and an event that the log cut off
         if isinstance(value, dict):
             found.append(value)
@@ -69,8 +71,8 @@ def _anthropic(events: list[Json]) -> Json:
                     body["usage"] = {**(before if isinstance(before, dict) else {}), **usage}
     for index, text in arguments.items():
         try:
-            blocks[index]["input"] = json.loads(text) if text else {}
-        except (ValueError, RecursionError):
+            blocks[index]["input"] = parse_text(text) if text else {}
+        except ValueError:
             blocks[index]["input"] = text  # cut off in the middle: all that is known
     body["content"] = [blocks[index] for index in sorted(blocks)]
     return body
@@ -140,7 +142,7 @@ def _tool_call_delta(calls: list[Json], part: Json) -> None:
     index = part.get("index")
     call = next((one for one in calls if one.get("index") == index), None) if index is not None else None
     if call is None:
-        calls.append(json.loads(json.dumps(part)))
+        calls.append(deepcopy(part))
         return
     for key, value in part.items():
         if key == "function" and isinstance(value, dict):

@@ -18,6 +18,7 @@ from agentctx.errors import InputError
 from agentctx.traces.source import (
     BOM,
     DECODER,
+    DEPTH_LIMIT,
     VALUE_LIMIT,
     PathType,
     clean_text,
@@ -25,6 +26,7 @@ from agentctx.traces.source import (
     open_source,
     parse_json,
     reading,
+    too_deep,
 )
 
 Layout = Literal["lines", "values", "array", "har"]
@@ -168,11 +170,13 @@ class _Stream:
             if not unfinished or not self._grow(len(self._text) - self._at):
                 where = self._line + self._text.count("\n", self._at, place)
                 raise self._error(f"broken JSON: {problem}", where)
-        raw = self._text[self._at : end]
+        raw = self._text[self._at : end].encode()
         self._advance(end)
-        if "\\ud" in raw or "\\uD" in raw:
+        if too_deep(raw):
+            raise self._error(f"the JSON is nested deeper than {DEPTH_LIMIT} levels", line)
+        if b"\\ud" in raw or b"\\uD" in raw:
             value = clean_text(value)
-        return Value(line, raw.encode(), value, layout)
+        return Value(line, raw, value, layout)
 
     def _grow(self, at_least: int = 0) -> bool:
         """Read on, as much again as the window holds, so that a long value costs a constant number of tries."""

@@ -55,8 +55,8 @@ BAD: dict[str, tuple[bytes, int, str]] = {
     "broken document": (b'{\n  "sessionId": "a",\n  "messages": [\n    {"type": "user",,\n  ]\n}\n', 4, "broken JSON"),
     "not a number": (lines(HELLO) + b'{"type": "user", "x": NaN}\n', 2, "NaN"),
     "huge number": (lines(HELLO) + b'{"x": ' + b"9" * 10_000 + b"}\n", 2, "broken JSON"),
-    "deep": (b"[" * 200_000 + b"\n", 1, "nested too deep"),
-    "deep object": (lines(HELLO) + b'{"a":' * 200_000 + b"\n", 2, "nested too deep"),
+    "deep": (b"[" * 200_000 + b"\n", 1, "nested deeper"),
+    "deep object": (lines(HELLO) + b'{"a":' * 200_000 + b"\n", 2, "nested deeper"),
     "result without call": (lines(HELLO, claude("user", [RESULT])), 2, "answers the call 'toolu_1'"),
     "result before its call": (lines(claude("user", [RESULT]), claude("assistant", [CALL])), 1, "answers the call"),
     "result without id": (lines(claude("user", [{**RESULT, "tool_use_id": None}])), 1, "doesn't say which call"),
@@ -186,6 +186,19 @@ def test_line_ends_and_byte_order_mark(tmp_path: Path) -> None:
     (session,) = load(path)
     assert [entry.message.text for entry in session.entries] == ["hello", "hi"]
     assert [entry.line for entry in session.entries] == [1, 3]
+
+
+def test_nesting_is_measured_outside_of_strings(tmp_path: Path) -> None:
+    text = "[{" * 500
+    assert parse_json(json.dumps({"a": text + '\\"' + text}).encode(), "f", 1) == {"a": text + '\\"' + text}
+    assert parse_json(b"[" * 200 + b"]" * 200, "f", 1)
+    with pytest.raises(InputError, match="nested deeper than 200 levels"):
+        parse_json(b"[" * 201 + b"]" * 201, "f", 1)
+    path = tmp_path / "log"
+    path.write_text("[\n" + json.dumps(BODY) + ",\n" + '{"a":' * 201 + "1" + "}" * 201 + "]")
+    with pytest.raises(InputError, match="nested deeper than 200 levels") as caught:
+        list(read_records(path))
+    assert caught.value.line == 3
 
 
 def test_half_surrogate_pairs_become_the_replacement_character() -> None:

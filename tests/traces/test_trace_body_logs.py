@@ -14,7 +14,6 @@ from agentctx.traces import load, read_records, record_reply, record_request
 
 from .log_helpers import ANTHROPIC, CHAT, LLAMA, RESPONSES, written
 
-
 # A log of completion prompts has no messages to compare, only text: a prompt that was edited starts a session anew.
 EDITED: dict[str, dict[Any, list[int]]] = {"s31-edit-near-end-sliding-window": {0: [1, 2, 3, 4], 1: [5, 6]}}
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from agentctx.traces.records import Api
-from agentctx.traces.source import DECODER
+from agentctx.traces.source import parse_text
 from agentctx.traces.stream_body import assemble, assemble_text
 
 Json = dict[str, Any]
@@ -34,8 +34,8 @@ def as_object(value: Any) -> Json | None:
     if not isinstance(value, str) or not value.lstrip().startswith("{"):
         return None
     try:
-        found = DECODER.decode(value)
-    except (ValueError, RecursionError):
+        found = parse_text(value)
+    except ValueError:
         return None
     return found if isinstance(found, dict) else None
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from agentctx.messages import canonical_json
 from agentctx.traces.containers.draft import Json
-from agentctx.traces.source import DECODER
+from agentctx.traces.source import parse_text
 
 
 def parsed(value: Any) -> Any:
@@ -15,8 +15,8 @@ def parsed(value: Any) -> Any:
     if not isinstance(value, str):
         return value
     try:
-        return DECODER.decode(value)
-    except (ValueError, RecursionError):
+        return parse_text(value)
+    except ValueError:
         return value
 
 

@@ -21,7 +21,7 @@ from agentctx.traces.times import seconds
 from agentctx.traces.tools import tools_of
 from agentctx.usage import Usage, usage_from_response
 
-_ROLES = {"system", "developer", "user", "assistant", "tool", "function"}
+_ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from agentctx.usage import Usage, usage_from_openai
 
 FORMAT = "codex"
 
-_TYPES = {"session_meta", "response_item", "event_msg", "turn_context", "compacted"}
+_TYPES = ("session_meta", "response_item", "event_msg", "turn_context", "compacted")
 _CALLS = {"function_call", "custom_tool_call", "local_shell_call", "web_search_call", "tool_search_call"}
 
 
