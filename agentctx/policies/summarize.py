@@ -50,7 +50,7 @@ class SummarizeAtBudget(EditingPolicy):
     The task stays, and so do the newest turns of together at most ``keep`` tokens, at least the newest one. With ``low``
     the low water is given instead: as many of the newest turns stay as keep the prompt at most ``low`` tokens long. An
     earlier summary goes into the new one. So that a prompt which can't be brought low (a long task, a huge newest turn)
-    is not rewritten at every turn, nothing is done unless at least half of the way from the high to the low mark goes.
+    is not rewritten at every turn, nothing is done unless at least a quarter of what lies between the marks goes.
     """
 
     def __init__(
@@ -91,8 +91,8 @@ class SummarizeAtBudget(EditingPolicy):
         room = self.low - stays - self.tokens if self.low is not None else self._keep
         end = newest_turns(starts, sums, room)
         gain = sums[end] - sums[start] - self.tokens
-        low_mark = self.low if self.low is not None else stays + self.tokens + self._keep
-        if gain < max(self.tokens, (self.budget - low_mark) // 2):
+        between = self.budget - (self._keep + self.tokens if self.low is None else self.low)
+        if gain < max(self.tokens, between // 4):
             return None
         return SummaryPlan(start, end, self.tokens, self.summarizer, self.asking)
 
