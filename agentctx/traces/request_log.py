@@ -94,7 +94,7 @@ def _drafts(
             elif on_skip is not None:
                 on_skip(Skipped(file, value.line, f"span {span.get('name')!r} holds no messages"))
         return
-    draft = har.entry(value.value) if value.layout == "har" else _first_shape(value.value)
+    draft = har.entry(value.value, value.head) if value.layout == "har" else _first_shape(value.value)
     if draft is not None:
         yield draft, value.line
         return

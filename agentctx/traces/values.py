@@ -25,6 +25,7 @@ from agentctx.traces.source import (
     lines_of,
     open_source,
     parse_json,
+    parse_text,
     reading,
     too_deep,
 )
@@ -40,12 +41,16 @@ _SPACE = " \t\r\n"
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """One JSON value: the line on which it begins, its own bytes, what it holds, and how the file is laid out."""
+    """One JSON value: the line on which it begins, its own bytes, what it holds, and how the file is laid out.
+
+    ``head`` is what a HAR says before its entries; every entry carries the same object.
+    """
 
     line: int
     raw: bytes
     value: Any
     layout: Layout
+    head: Any = None
 
 
 def json_values(path: PathType) -> Iterator[Value]:
@@ -84,6 +89,15 @@ def _layout(head: bytes, file: str) -> Layout:
         second = rest.lstrip(b"\r\n")[:1]
         return "lines" if second == b"{" and line.strip() != b"{" else "values"
     return "lines"
+
+
+def _har_head(text: str) -> Any:
+    """What stands before the entries of a HAR, as an object; nothing when it can't be told apart from them."""
+    try:
+        found = parse_text(text + "}}")
+    except ValueError:
+        return None
+    return found.get("log") if isinstance(found, dict) else None
 
 
 def _from_lines(stream: io.BufferedReader, file: str) -> Iterator[Value]:
@@ -135,22 +149,23 @@ class _Stream:
                 raise self._error("a HAR without entries", 1)
             if len(self._text) > VALUE_LIMIT:
                 raise self._too_long()
+        head = self._text[self._at : found.start()].rstrip().removesuffix(",")
         self._advance(found.end())
-        yield from self._elements("har")
+        yield from self._elements("har", _har_head(head))
 
-    def _elements(self, layout: Layout) -> Iterator[Value]:
+    def _elements(self, layout: Layout, head: Any = None) -> Iterator[Value]:
         if self._peek() == "]":
             self._advance(self._at + 1)
             return
         while True:
             self._skip_space()
-            yield self._value(layout)
+            yield self._value(layout, head)
             if self._peek() == "]":
                 self._advance(self._at + 1)
                 return
             self._take(",")
 
-    def _value(self, layout: Layout) -> Value:
+    def _value(self, layout: Layout, head: Any = None) -> Value:
         line = self._line
         while True:
             problem, place = "", self._at
@@ -176,7 +191,7 @@ class _Stream:
             raise self._error(f"the JSON is nested deeper than {DEPTH_LIMIT} levels", line)
         if b"\\ud" in raw or b"\\uD" in raw:
             value = clean_text(value)
-        return Value(line, raw, value, layout)
+        return Value(line, raw, value, layout, head)
 
     def _grow(self, at_least: int = 0) -> bool:
         """Read on, as much again as the window holds, so that a long value costs a constant number of tries."""

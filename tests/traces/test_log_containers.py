@@ -131,6 +131,7 @@ def test_har(tmp_path: Path, indent: int | None) -> None:
     assert first.endpoint_hint == "https://api.anthropic.com/v1/messages?beta=true"
     for record, entry in zip((first, second), entries[1:], strict=True):
         assert leaves(entry) <= leaves(whole(record))
+        assert record.extra["log"] == {"version": "1.2", "creator": {"name": "x"}, "pages": []}
     assert len(skipped) == 1
     if indent:
         assert path.read_text().splitlines()[first.line - 1] == "      {"

@@ -14,10 +14,11 @@ _BODY = ("request", "postData", "text")
 _REPLY = ("response", "content", "text")
 
 
-def entry(value: Any) -> Draft | None:
+def entry(value: Any, head: Any = None) -> Draft | None:
     """One entry of a HAR's ``log.entries``; ``None`` when it is no request to a model.
 
-    The entry without the body is kept beside it; a response that isn't plain JSON (base64, a stream) stays in it.
+    The entry without the body is kept beside it, and ``head``, what the HAR says before its entries; a response that
+    isn't plain JSON (base64, a stream) stays in it.
     """
     body = as_object(get(value, _BODY))
     if body is None:
@@ -39,7 +40,10 @@ def entry(value: Any) -> Draft | None:
         container="har",
         at=seconds(value.get("startedDateTime")),
         endpoint_hint=url if isinstance(url, str) else None,
-        extra=without(value, *((_BODY, _REPLY) if plain else (_BODY,))),
+        extra={
+            **without(value, *((_BODY, _REPLY) if plain else (_BODY,))),
+            **({"log": head} if head else {}),
+        },
     )
 
 
