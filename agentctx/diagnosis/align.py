@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from agentctx.diagnosis.texts import equal_json, json_difference, looks_like_summary, retells, shared_share
-from agentctx.diagnosis.views import Item, call_ids, calls_of, role_of, text_of
+from agentctx.diagnosis.views import Item, answered_ids, call_ids, calls_of, role_of, text_of
 
 MoveKind = Literal["edited", "inserted", "removed", "replaced", "branch"]
 
@@ -116,8 +116,11 @@ def same_calls(old: Item, new: Item) -> bool:
 
 
 def alike(old: Item, new: Item) -> bool:
-    """Whether one item is another version of the other: the same call, or mostly the same text."""
+    """Whether one item is another version of the other: the same calls or results, or mostly the same text."""
     if same_calls(old, new):
+        return True
+    answers = answered_ids(old)
+    if answers and answers == answered_ids(new):
         return True
     left, right = text_of(old).strip(), text_of(new).strip()
     if not left or not right:

@@ -183,7 +183,9 @@ def _items_break(before: Reference, after: View, elapsed: float | None) -> Break
         return None  # the same request again, or an earlier one: nothing behind the shared part is sent
     if change is None:
         return _reply_break(before, after, elapsed)
-    return _judge_items(old, before.keys, new, at, change, len(old), after, elapsed)
+    reply = before.choices[0] if before.choices else ()
+    keys = [*before.keys, *map(key_of, reply)] if before.keys else ()
+    return _judge_items([*old, *reply], keys, new, at, change, len(old), after, elapsed)
 
 
 def _reply_break(before: Reference, after: View, elapsed: float | None) -> Break | None:

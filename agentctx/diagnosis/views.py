@@ -209,6 +209,20 @@ def call_ids(item: Item) -> list[str]:
     return [value for value in found if isinstance(value, str)]
 
 
+def answered_ids(item: Item) -> list[str]:
+    """The identifiers of the calls whose results an item holds."""
+    content = item.get("content")
+    found = [item.get("tool_call_id")]
+    if str(item.get("type", "")).endswith("_output"):
+        found.append(item.get("call_id"))
+    found += [
+        part.get("tool_use_id")
+        for part in (content if isinstance(content, list) else ())
+        if isinstance(part, Mapping)
+    ]
+    return [value for value in found if isinstance(value, str)]
+
+
 def key_of(item: Item) -> int:
     """A number that equal items share, identifiers, shape and outer white space left out; only good inside this process.
 

@@ -13,11 +13,56 @@ from typing import Any
 
 from agentctx.diagnosis import Api, Exchange
 
-WORDS = """
-parser module timeout branch ledger invoice rounding cache merge commit header schema widget router queue latency budget
-region replica shard deploy rollback metric alert ticket refund garden compost shelf sensor thermostat window bracket
-frame torque handbook export column decimal minor currency archive cursor token stream retry backoff vendor
-""".split()
+WORDS = [
+    "parser",
+    "module",
+    "timeout",
+    "branch",
+    "ledger",
+    "invoice",
+    "rounding",
+    "cache",
+    "merge",
+    "commit",
+    "header",
+    "schema",
+    "widget",
+    "router",
+    "queue",
+    "latency",
+    "budget",
+    "region",
+    "replica",
+    "shard",
+    "deploy",
+    "rollback",
+    "metric",
+    "alert",
+    "ticket",
+    "refund",
+    "garden",
+    "compost",
+    "shelf",
+    "sensor",
+    "thermostat",
+    "window",
+    "bracket",
+    "frame",
+    "torque",
+    "handbook",
+    "export",
+    "column",
+    "decimal",
+    "minor",
+    "currency",
+    "archive",
+    "cursor",
+    "token",
+    "stream",
+    "retry",
+    "backoff",
+    "vendor",
+]
 WIRES: tuple[Api, ...] = ("openai.chat", "openai.responses", "anthropic.messages", "llama.completion")
 START = 1_780_000_000.0
 
