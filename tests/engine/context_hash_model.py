@@ -7,6 +7,7 @@ missed copy, a block given to two owners or a stale entry changes the output. It
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -37,7 +38,7 @@ class ContextHashModel:
     def with_vocabulary(cls, vocab_size: int) -> ContextHashModel:
         return cls(tiny_config(vocab_size))
 
-    def forward(self, batch: Batch, kv_caches: list[Tensor]) -> Tensor:
+    def forward(self, batch: Batch, kv_caches: Sequence[Tensor], *, deterministic: bool = False) -> Tensor:
         self.calls += 1
         self.tokens_run += batch.num_tokens
         memory = kv_caches[0].flatten(1, 2)

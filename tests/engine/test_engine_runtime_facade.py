@@ -41,7 +41,7 @@ class FaultyModel(ContextHashModel):
 
     fault: Any = None
 
-    def forward(self, batch: Batch, kv_caches: list[torch.Tensor]) -> torch.Tensor:
+    def forward(self, batch: Batch, kv_caches: Any, *, deterministic: bool = False) -> torch.Tensor:
         logits = super().forward(batch, kv_caches)
         if self.fault is not None:
             self.fault(batch, logits)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import pytest
 
 from agentctx_engine.memory.block_pool import BlockPool
@@ -14,31 +13,14 @@ from agentctx_engine.runtime.build import build_core
 from agentctx_engine.runtime.config import EngineConfig
 from agentctx_engine.runtime.core import EngineCore, StepReport
 from agentctx_engine.runtime.paged_store import PagedStore
-from agentctx_engine.runtime.request import FinishReason, Request
-from agentctx_engine.runtime.sampling_params import SamplingParams
+from agentctx_engine.runtime.request import FinishReason
 
+from .clients import Clients, distinct
 from .context_hash_model import ContextHashModel
 
 
 def make(**options: Any) -> EngineCore:
     return build_core(ContextHashModel(), EngineConfig(**options))
-
-
-class Clients:
-    """Numbers requests as the facade does."""
-
-    def __init__(self, core: EngineCore) -> None:
-        self.core = core
-        self.next_id = 0
-
-    def add(self, prompt: Sequence[int], max_tokens: int = 4, n: int = 1, **options: Any) -> Request:
-        params = SamplingParams(max_tokens=max_tokens, n=n, stop_token_ids=options.pop("stop", ()))
-        request = Request(
-            id=self.next_id, prompt=np.array(prompt, dtype=np.int32), params=params, seed=0, **options
-        )
-        self.next_id += 1
-        self.core.add(request)
-        return request
 
 
 def shape(report: StepReport) -> list[tuple[int, int, int]]:
@@ -53,10 +35,6 @@ def finish(core: EngineCore) -> list[list[tuple[int, int, int]]]:
         core.kv.check()
         assert len(shapes) < 1000
     return shapes
-
-
-def distinct(first: int, count: int) -> list[int]:
-    return [1 + (first + i) % 90 for i in range(count)]
 
 
 # -- the lesson ---------------------------------------------------------------------------------------------

@@ -16,7 +16,12 @@ def build_core(model: DecoderModel, config: EngineConfig) -> EngineCore:
     """Raises ``EngineMemoryError`` when the pool can't be had or is too small for ``config.max_context``."""
     num_blocks = _num_blocks(model, config)
     try:
-        runner = ModelRunner(model, num_blocks=num_blocks, block_size=config.block_size)
+        runner = ModelRunner(
+            model,
+            num_blocks=num_blocks,
+            block_size=config.block_size,
+            deterministic=config.deterministic,
+        )
     except MemoryError as error:
         raise EngineMemoryError(f"{error}; lower num_blocks or kv_memory_bytes") from error
     kv = _kv_store(model, config, num_blocks)

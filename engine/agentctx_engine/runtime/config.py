@@ -27,7 +27,6 @@ class EngineConfig:
     max_context: int | None = None  # None: the model's, as far as the pool holds it
     prefix_cache: PrefixCacheKind = "hash"
     deterministic: bool = False  # bitwise the same logits whatever is cached, batched or chunked; slower
-    attention: str = "auto"  # a backend's name
 
     def __post_init__(self) -> None:
         for field in ("block_size", "max_step_tokens", "max_samples"):

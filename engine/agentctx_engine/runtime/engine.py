@@ -6,7 +6,7 @@ import secrets
 import weakref
 from collections.abc import AsyncIterator, Iterator, Sequence
 from types import TracebackType
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +24,15 @@ from agentctx_engine.runtime.results import EngineState, GenerationResult, Token
 from agentctx_engine.runtime.sampling_params import SamplingParams
 
 Prompt = Sequence[int] | npt.NDArray[np.integer[Any]]
+
+
+class RequestOptions(TypedDict, total=False):
+    """What a request may say besides its prompt and its sampling."""
+
+    cache_salt: str | None  # prefixes are shared among requests with an equal salt only
+    stop_hook: StopHook | None  # called after each token, see StopHook
+    reuse: bool  # False: computes the whole prompt, though what it computes stays findable
+    keep_logits: bool  # the result carries each sampled token's logits, [tokens, vocabulary] float32: large
 
 
 class Engine:
@@ -51,23 +60,12 @@ class Engine:
     # -- requests -------------------------------------------------------------------------------------------
 
     def submit(
-        self,
-        prompt: Prompt,
-        params: SamplingParams | None = None,
-        *,
-        cache_salt: str | None = None,
-        stop_hook: StopHook | None = None,
-        reuse: bool = True,
-        keep_logits: bool = False,
+        self, prompt: Prompt, params: SamplingParams | None = None, **options: Unpack[RequestOptions]
     ) -> GenerationHandle:
         """Queue a request and return at once.
 
-        cache_salt: prefixes are shared among requests with an equal salt only.
-        stop_hook: called after each token, see ``StopHook``.
-        reuse: ``False`` computes the whole prompt, though what it computes stays findable.
-        keep_logits: the result carries each sampled token's logits (``[tokens, vocabulary]`` float32: large).
-
-        Raises ``RequestError`` (``PromptTooLongError``) for a request that can never run, ``EngineClosedError`` after ``close``.
+        Raises ``RequestError`` (``PromptTooLongError``) for a request that can never run, ``EngineClosedError`` after
+        ``close``.
         """
         params = params or SamplingParams()
         tokens = self._check(prompt, params)
@@ -82,17 +80,14 @@ class Engine:
                 prompt=tokens,
                 params=params,
                 seed=seed,
-                cache_salt=cache_salt,
-                stop_hook=stop_hook,
-                reuse=reuse,
-                keep_logits=keep_logits,
                 arrival=clock(),
+                **options,
             )
 
         return self._loop.submit(make)
 
     def generate(
-        self, prompt: Prompt, params: SamplingParams | None = None, **options: Any
+        self, prompt: Prompt, params: SamplingParams | None = None, **options: Unpack[RequestOptions]
     ) -> GenerationResult:
         """``submit`` and wait. An interrupt while waiting cancels the request."""
         handle = self.submit(prompt, params, **options)
@@ -102,7 +97,10 @@ class Engine:
             handle.cancel()
 
     def generate_many(
-        self, prompts: Sequence[Prompt], params: SamplingParams | None = None, **options: Any
+        self,
+        prompts: Sequence[Prompt],
+        params: SamplingParams | None = None,
+        **options: Unpack[RequestOptions],
     ) -> list[GenerationResult]:
         """All prompts together; results in their order. Raises the first error, after cancelling the rest."""
         handles: list[GenerationHandle] = []
@@ -114,19 +112,19 @@ class Engine:
                 handle.cancel()
 
     async def agenerate(
-        self, prompt: Prompt, params: SamplingParams | None = None, **options: Any
+        self, prompt: Prompt, params: SamplingParams | None = None, **options: Unpack[RequestOptions]
     ) -> GenerationResult:
         """``generate`` for event loops; cancelling the task cancels the request."""
         return await self.submit(prompt, params, **options).aresult()
 
     def stream(
-        self, prompt: Prompt, params: SamplingParams | None = None, **options: Any
+        self, prompt: Prompt, params: SamplingParams | None = None, **options: Unpack[RequestOptions]
     ) -> Iterator[TokenEvent]:
         """Tokens as they come. For the result too, ``submit`` and use the handle's ``stream`` and ``result``."""
         return self.submit(prompt, params, **options).stream()
 
     def astream(
-        self, prompt: Prompt, params: SamplingParams | None = None, **options: Any
+        self, prompt: Prompt, params: SamplingParams | None = None, **options: Unpack[RequestOptions]
     ) -> AsyncIterator[TokenEvent]:
         """``stream`` for event loops; leaving it early cancels the request."""
         return aiter(self.submit(prompt, params, **options))
