@@ -7,10 +7,13 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from .errors import IntegrityError, OutOfBlocks
 from .free_queue import FreeQueue
 from .kv_events import AllBlocksCleared, BlockRemoved, EventLog, Medium
 
+_FEW_BLOCKS = 32  # below that, a loop is faster than numpy
 _GENERATIONS = 0xFFFFFFFF  # they wrap around after four billion changes of one block
 
 
@@ -76,7 +79,7 @@ class BlockPool:
         # remembers a block with an odd generation knows, as long as it is the same, that the contents are too.
         self.generations = array("I", bytes(4 * num_blocks))
         if null_block:
-            self._queue.remove(0)
+            self._queue.remove([0])
 
     # -- counts ---------------------------------------------------------------------------------------------
 
@@ -127,10 +130,10 @@ class BlockPool:
         """Available blocks in the order in which they will be handed out. O(pool): for tests and reports."""
         return list(self._queue)
 
-    def count_idle(self, blocks: Iterable[int]) -> int:
-        """What taking ``blocks`` costs: how many have no reference yet, or (negative numbers) no block here yet."""
-        refs, null = self._refs, self.null_block
-        return sum(1 for block in blocks if block < 0 or (not refs[block] and block != null))
+    def count_idle(self, blocks: Sequence[int]) -> int:
+        """How many of ``blocks`` nobody refers to: taking them makes that many fewer available."""
+        idle = list(map(self._refs.__getitem__, blocks)).count(0)
+        return idle if self.null_block is None else idle - list(blocks).count(self.null_block)
 
     # -- taking and giving back -----------------------------------------------------------------------------
 
@@ -153,21 +156,17 @@ class BlockPool:
         self.counters.allocated_blocks += count
         return blocks
 
-    def touch(self, blocks: Iterable[int]) -> None:
+    def touch(self, blocks: Sequence[int]) -> None:
         """Take blocks that a lookup found: one more reference each, out of the queue if they were in it."""
         refs, hash_of = self._refs, self._hash_of
-        null = self.null_block
-        taken = 0
+        if self.null_block is not None and self.null_block in blocks:
+            blocks = [block for block in blocks if block != self.null_block]
+        idle = [block for block in blocks if not refs[block]]
+        self._queue.remove(idle)
         for block in blocks:
-            if block == null:
-                continue
-            if not refs[block]:
-                self._queue.remove(block)
-                if hash_of[block] is not None:
-                    self._num_queued_hashed -= 1
             refs[block] += 1
-            taken += 1
-        self.counters.reused_blocks += taken
+        self._num_queued_hashed -= len(idle) - list(map(hash_of.__getitem__, idle)).count(None)
+        self.counters.reused_blocks += len(blocks)
 
     def share(self, blocks: Iterable[int]) -> None:
         """One more reference on blocks that are in use already: a fork."""
@@ -193,11 +192,12 @@ class BlockPool:
             if block == null:
                 continue
             count = refs[block] - 1
-            if count < 0:
-                raise IntegrityError(f"block {block} was freed more often than it was taken")
             refs[block] = count
             if not count:
                 (unhashed if hash_of[block] is None else hashed).append(block)
+            elif count < 0:
+                refs[block] = 0
+                raise IntegrityError(f"block {block} was freed more often than it was taken")
         self._queue.prepend(unhashed)
         self._queue.append(hashed)
         self._num_queued_hashed += len(hashed)
@@ -208,25 +208,40 @@ class BlockPool:
     def cache(self, blocks: Sequence[int], hashes: Sequence[bytes], group: int = 0) -> list[int]:
         """Let lookups find ``blocks[i]`` under ``hashes[i]``. The blocks must be in use and have no hash yet.
 
-        Returns the indices i whose hash another block carried already: that one goes on answering for it.
+        Null blocks are passed over. Returns the indices i whose hash another block carried already: that one goes on
+        answering for it.
         """
-        cached, hash_of, group_of, refs = self._cached[group], self._hash_of, self._group_of, self._refs
-        generations = self.generations
-        repeated = []
-        for index, (block, digest) in enumerate(zip(blocks, hashes, strict=True)):
-            if block == self.null_block:
-                continue
-            if hash_of[block] is not None or not refs[block]:
-                raise IntegrityError(
-                    f"block {block} can't be cached: it has a hash already, or nobody uses it"
-                )
+        hash_of, cached = self._hash_of, self._cached[group]
+        if len(blocks) != len(hashes):
+            raise ValueError(f"{len(hashes)} hashes for {len(blocks)} blocks")
+        if self.null_block is not None and self.null_block in blocks:
+            return self._cache_without_nulls(blocks, hashes, group)
+        if any(map(hash_of.__getitem__, blocks)) or not all(map(self._refs.__getitem__, blocks)):
+            raise IntegrityError(f"of blocks {blocks} one has a hash already, or nobody uses it")
+        for block, digest in zip(blocks, hashes, strict=True):
             hash_of[block] = digest
-            group_of[block] = group
-            generations[block] = (generations[block] + 1) & _GENERATIONS
+        if len(blocks) < _FEW_BLOCKS:
+            for block in blocks:
+                self._group_of[block] = group
+                self.generations[block] = (self.generations[block] + 1) & _GENERATIONS
+        else:
+            index = np.array(blocks)
+            np.frombuffer(self._group_of, dtype=np.uint8)[index] = group
+            np.frombuffer(self.generations, dtype=np.uint32)[index] += 1
+        if cached.keys().isdisjoint(hashes):
+            cached.update(zip(hashes, blocks, strict=True))
+            return []
+        repeated = []
+        for index_, (block, digest) in enumerate(zip(blocks, hashes, strict=True)):
             if cached.setdefault(digest, block) != block:
                 self._duplicates[group].setdefault(digest, []).append(block)
-                repeated.append(index)
+                repeated.append(index_)
         return repeated
+
+    def _cache_without_nulls(self, blocks: Sequence[int], hashes: Sequence[bytes], group: int) -> list[int]:
+        real = [index for index, block in enumerate(blocks) if block != self.null_block]
+        repeated = self.cache([blocks[i] for i in real], [hashes[i] for i in real], group)
+        return [real[index] for index in repeated]
 
     def lookup(self, digest: bytes, group: int = 0) -> int | None:
         """The block that holds this prefix's last block, or None."""
@@ -254,7 +269,7 @@ class BlockPool:
         self._forget(block)
         if not self._refs[block]:
             self._num_queued_hashed -= 1
-            self._queue.remove(block)
+            self._queue.remove([block])
             self._queue.prepend([block])
 
     def reset(self) -> bool:

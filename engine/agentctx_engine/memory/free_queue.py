@@ -10,7 +10,8 @@ _UNLINKED = -1
 class FreeQueue:
     """Block ids ``0 … capacity - 1`` in order of reuse, the front first. Every operation on one block is O(1).
 
-    ``_next[b]`` and ``_prev[b]`` are the neighbours of block ``b``; the index ``capacity`` is the sentinel that
+    ``_next[b]`` and ``_prev[b]`` are the neighbours of block ``b``; ``_next[b]`` is -1 for a block that is not queued, whose
+    ``_prev[b]`` means nothing. The index ``capacity`` is the sentinel that
     closes the ring. No node objects: at a million blocks the two lists take 16 MB and share their integers.
 
         sentinel ⇄ front ⇄ … ⇄ back ⇄ sentinel
@@ -59,23 +60,36 @@ class FreeQueue:
         for _ in range(count):
             taken.append(block)
             after = following[block]
-            following[block] = preceding[block] = _UNLINKED
+            following[block] = _UNLINKED
             block = after
         following[sentinel] = block
         preceding[block] = sentinel
         self.size -= count
         return taken
 
-    def remove(self, block: int) -> None:
-        """Take ``block`` out of the middle. ``KeyError`` if it isn't queued."""
-        after = self._next[block]
-        if after == _UNLINKED:
-            raise KeyError(f"block {block} is not in the free queue")
-        before = self._prev[block]
-        self._next[before] = after
-        self._prev[after] = before
-        self._next[block] = self._prev[block] = _UNLINKED
-        self.size -= 1
+    def remove(self, blocks: Sequence[int]) -> None:
+        """Take ``blocks`` out, wherever they are. ``KeyError`` if one isn't queued; those before it are then out.
+
+        O(blocks). A table that was freed as a whole still stands in the queue backwards, and leaves it as one run.
+        """
+        following, preceding = self._next, self._prev
+        index, count = 0, len(blocks)
+        while index < count:
+            block = blocks[index]
+            after = following[block]
+            if after == _UNLINKED:
+                raise KeyError(f"block {block} is not in the free queue")
+            first = index
+            before = preceding[block]
+            following[block] = _UNLINKED
+            index += 1
+            while index < count and before == blocks[index]:
+                following[before] = _UNLINKED
+                before = preceding[before]
+                index += 1
+            following[before] = after
+            preceding[after] = before
+            self.size -= index - first
 
     def append(self, blocks: Sequence[int]) -> None:
         """Put ``blocks`` at the back, in their order: the last one is reused last."""
@@ -101,13 +115,16 @@ class FreeQueue:
     def _insert(self, before: int, blocks: Sequence[int]) -> None:
         following, preceding = self._next, self._prev
         end = following[before]
+        added = 0
         for block in blocks:
             if following[block] != _UNLINKED:
-                raise KeyError(f"block {block} is in the free queue already")
-            following[before] = block
+                break
             preceding[block] = before
-            # Linked to its end at once: a refused duplicate must leave a whole ring behind.
-            following[block] = end
-            preceding[end] = block
+            following[before] = block
+            following[block] = end  # so that a block given twice is seen to be in
             before = block
-            self.size += 1
+            added += 1
+        preceding[end] = before
+        self.size += added
+        if added < len(blocks):
+            raise KeyError(f"block {blocks[added]} is in the free queue already")

@@ -27,7 +27,6 @@ from .prefix_index import Hit, PrefixIndex
 from .prefix_stats import PrefixStats
 from .stored_events import stored_events
 
-
 # Remembering costs time in the whole text: a decoding sequence does it now and then, and when it ends.
 _REMEMBER_EVERY = 64
 
@@ -388,7 +387,8 @@ class KVManager:
             if hit is None:
                 need += self._copies.shared_block(seq, group, num_tokens) is not None
             else:
-                need += group.pool.count_idle(found)
+                on_device = found if self.host is None else [block for block in found if block >= 0]
+                need += group.pool.count_idle(on_device) + len(found) - len(on_device)
                 if hit.partial is not None:
                     need += group.pool.count_idle([hit.partial.block])
             demand[self.pools.index(group.pool)] += need

@@ -72,8 +72,7 @@ class PrefixIndex:
         trusted = trusted_tokens(known.num_tokens, keys) // self.block_size
         if trusted >= len(known.digests):
             return known
-        hints = BlockHints(known.hints.blocks[:trusted], known.hints.generations[:trusted])
-        return KnownText(trusted * self.block_size, known.digests[:trusted], hints)
+        return KnownText(trusted * self.block_size, known.digests[:trusted], known.hints.part(0, trusted))
 
     def no_hit(self) -> Hit:
         return Hit(0, tuple([] for _ in self.groups))
@@ -97,15 +96,12 @@ class PrefixIndex:
 
     def _hinted_blocks(self, seq: KVSequence, limit: int) -> list[int]:
         """Leading blocks that are where the prompt memory last saw them: their hashes need not be looked up."""
-        count = min(len(seq.hints.blocks), limit // self.block_size)
+        count = min(len(seq.hints), limit // self.block_size)
         if not count or self._full_group is None:
             return []
-        blocks = seq.hints.blocks[:count]
         now = np.frombuffer(self._full_group.pool.generations, dtype=np.uint32)
-        unchanged = now[blocks] == seq.hints.generations[:count]
-        sure = count if unchanged.all() else int(unchanged.argmin())
-        sure_blocks: list[int] = blocks[:sure].tolist()
-        return sure_blocks
+        unchanged = now[seq.hints.blocks[:count]] == seq.hints.generations[:count]
+        return seq.hints.ids[: count if unchanged.all() else int(unchanged.argmin())]
 
     def explain(self, seq: KVSequence, hit: Hit, *, forbidden: bool) -> Match:
         """``hit`` with a reason for every token that it leaves out; ``forbidden``: reuse is not allowed. Changes nothing."""
@@ -193,16 +189,13 @@ class PrefixIndex:
         group = self._full_group
         if group is None or group.hashes_per_block > 1:
             return NO_HINTS
-        blocks = seq.tables[group.index].as_array()[:count]
-        if seq.shadowed_blocks:
-            blocks = blocks.copy()
-            for index in seq.shadowed_blocks:
-                answering = group.pool.lookup(seq.digests[index], group.pool_group)
-                if answering is not None:  # else all was dropped meanwhile, and the generation tells
-                    blocks[index] = answering
+        table = seq.tables[group.index]
+        ids, blocks = table.ids[:count], table.as_array()[:count].copy()
+        for index in seq.shadowed_blocks:
+            answering = group.pool.lookup(seq.digests[index], group.pool_group)
+            if answering is not None:  # else all was dropped meanwhile, and the generation tells
+                ids[index] = blocks[index] = answering
         generations = np.frombuffer(group.pool.generations, dtype=np.uint32)[blocks]
         findable = (generations & 1).astype(bool)
-        if not findable.all():
-            end = int(findable.argmin())
-            return BlockHints(blocks[:end], generations[:end])
-        return BlockHints(blocks, generations)
+        end = count if findable.all() else int(findable.argmin())
+        return BlockHints(ids[:end], blocks[:end], generations[:end])

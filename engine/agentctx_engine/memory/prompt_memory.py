@@ -22,22 +22,42 @@ from .token_bytes import TOKEN_BYTES, common_tokens
 Int32Array = npt.NDArray[np.int32]
 UInt32Array = npt.NDArray[np.uint32]
 
-_NO_BLOCKS: Int32Array = np.empty(0, dtype=np.int32)
-_NO_GENERATIONS: UInt32Array = np.empty(0, dtype=np.uint32)
-
 # An image's stand-in tokens carry 31 bits each; from eight on, two images meet as rarely as two SHA-256 digests.
 _TRUSTED_IMAGE_TOKENS = 8
 
 
 @dataclass(frozen=True, slots=True)
 class BlockHints:
-    """Where leading blocks of a text were last seen: still true of block i iff the pool's generation is unchanged."""
+    """Where leading blocks of a text were last seen: still true of block i iff the pool's generation is unchanged.
 
+    ``ids`` and ``blocks`` are the same numbers: as a list they go into tables, as an array they are checked.
+    """
+
+    ids: list[int]
     blocks: Int32Array
     generations: UInt32Array
 
+    def __len__(self) -> int:
+        return len(self.ids)
 
-NO_HINTS = BlockHints(_NO_BLOCKS, _NO_GENERATIONS)
+    def part(self, start: int, end: int) -> BlockHints:
+        """Of blocks ``start … end - 1``, in memory of its own."""
+        return BlockHints(
+            self.ids[start:end], self.blocks[start:end].copy(), self.generations[start:end].copy()
+        )
+
+
+NO_HINTS = BlockHints([], np.empty(0, dtype=np.int32), np.empty(0, dtype=np.uint32))
+
+
+def _joined(parts: list[BlockHints]) -> BlockHints:
+    if len(parts) == 1:
+        return parts[0]
+    return BlockHints(
+        [block for part in parts for block in part.ids],
+        np.concatenate([part.blocks for part in parts]),
+        np.concatenate([part.generations for part in parts]),
+    )
 
 
 class _Node:
@@ -90,24 +110,17 @@ class PromptMemory:
         if not path:
             return KnownText(0, [], NO_HINTS)
         digests: list[bytes] = []
-        blocks: list[Int32Array] = []
-        generations: list[UInt32Array] = []
+        parts: list[BlockHints] = []
         hinted = 0
         for node, count in path:
             ended = (node.start + count) // self.block_size - node.start // self.block_size
-            digests += node.digests[:ended] if ended < len(node.digests) else node.digests
+            digests += node.digests if ended == len(node.digests) else node.digests[:ended]
             # Hints are of use only as an unbroken run from the start of the text.
             if hinted == node.start // self.block_size:
-                blocks.append(node.hints.blocks[:ended])
-                generations.append(node.hints.generations[:ended])
-                hinted += len(blocks[-1])
+                parts.append(node.hints if ended >= len(node.hints) else node.hints.part(0, ended))
+                hinted += len(parts[-1])
         last, count = path[-1]
-        hints = (
-            BlockHints(blocks[0], generations[0])
-            if len(blocks) == 1
-            else BlockHints(np.concatenate(blocks), np.concatenate(generations))
-        )
-        return KnownText(last.start + count, digests, hints)
+        return KnownText(last.start + count, digests, _joined(parts))
 
     def equal_tokens(self, text: bytes, namespace: bytes) -> int:
         """Length of the longest remembered prefix of ``text``, in tokens."""
@@ -181,8 +194,7 @@ class PromptMemory:
     def _set_hints(self, node: _Node, hints: BlockHints) -> None:
         first = node.start // self.block_size
         end = (node.start + node.num_tokens) // self.block_size
-        # Copies: a view would keep the whole array of a long prompt alive for one short run.
-        node.hints = BlockHints(hints.blocks[first:end].copy(), hints.generations[first:end].copy())
+        node.hints = hints.part(first, end)
 
     def _split(self, node: _Node, count: int) -> _Node:
         """Cut a run after ``count`` tokens; returns the upper part."""
@@ -195,9 +207,7 @@ class PromptMemory:
         parent.children[upper.key[:TOKEN_BYTES]] = upper
         node.key, node.digests, node.parent = node.key[cut:], node.digests[ended:], upper
         node.start += count
-        hints = node.hints
-        upper.hints = BlockHints(hints.blocks[:ended], hints.generations[:ended])
-        node.hints = BlockHints(hints.blocks[ended:], hints.generations[ended:])
+        upper.hints, node.hints = node.hints.part(0, ended), node.hints.part(ended, len(node.hints))
         upper.children[node.key[:TOKEN_BYTES]] = node
         return upper
 
