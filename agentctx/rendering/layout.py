@@ -85,11 +85,11 @@ def encode_block(runs: Iterable[Run], tokenizer: Tokenizer) -> Block:
         if not pieces:
             continue
         text = "".join(piece for _, piece in pieces)
-        encoded = tokenizer.encode_ordinary(text)
+        encoded, starts = tokenizer.place_ordinary(text)
         ids.append(encoded)
         texts.append(text)
         ends = np.cumsum([len(piece) for _, piece in pieces])
-        cuts = np.searchsorted(tokenizer.starts(text, encoded), ends) if len(pieces) > 1 else [len(encoded)]
+        cuts = np.searchsorted(starts, ends) if len(pieces) > 1 else [len(encoded)]
         done = 0
         for (name, piece), cut in zip(pieces, cuts, strict=True):
             mark(name, int(cut) - done, len(piece))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Protocol
@@ -12,9 +13,12 @@ import numpy.typing as npt
 from agentctx.errors import UsageError
 from agentctx.rendering.embedded import embedded_encoding
 from agentctx.rendering.prompt import TokenIds
+from agentctx.rendering.special_tokens import SpecialTokens
 
 if TYPE_CHECKING:
     import tiktoken
+
+_SURROGATE = re.compile("[\ud800-\udfff]")
 
 CharStarts = npt.NDArray[np.int32]
 
@@ -44,10 +48,22 @@ class Tokenizer(Protocol):
         """Ids of the text, with the text of a special token read as plain text."""
         ...
 
-    def starts(self, text: str, ids: TokenIds) -> CharStarts:
-        """For each token of ``ids``, which is what ``text`` encodes to, the character at which it begins.
+    def encode_placed(self, text: str) -> tuple[TokenIds, CharStarts]:
+        """``encode``, and for each token the character at which it begins.
 
         A token that begins inside a character's bytes is said to begin at that character.
+        """
+        ...
+
+    def place_ordinary(self, text: str) -> tuple[TokenIds, CharStarts]:
+        """``encode_ordinary``, and for each token the character at which it begins."""
+        ...
+
+    def cut(self, text: str, limit: int) -> int:
+        """A place in ``text[:limit]``, as far back as needed, at which the text can be encoded in two halves.
+
+        For every text that shares its first ``limit`` characters with this one, the tokens of the whole are those of the part before the place
+        (the same for all these texts), then those of the part behind it. 0 when no such place is known.
         """
         ...
 
@@ -57,12 +73,10 @@ class Tokenizer(Protocol):
 
 
 def replace_surrogates(text: str) -> str:
-    """``text`` with each lone surrogate, which UTF-8 can't carry, replaced by U+FFFD; surrogate pairs become their character."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-    return text
+    """``text`` with each surrogate, which UTF-8 can't carry, replaced by U+FFFD: character for character, so that places stay."""
+    if text.isascii():
+        return text
+    return _SURROGATE.sub("\ufffd", text)
 
 
 def byte_starts_to_char_starts(text: str, byte_starts: npt.NDArray[np.int64]) -> CharStarts:
@@ -104,9 +118,22 @@ class TiktokenTokenizer:
     def encode_ordinary(self, text: str) -> TokenIds:
         return np.array(self.encoding.encode_ordinary(replace_surrogates(text)), dtype=np.int32)
 
-    def starts(self, text: str, ids: TokenIds) -> CharStarts:
+    def encode_placed(self, text: str) -> tuple[TokenIds, CharStarts]:
+        return self._placed(text, self.encode(text))
+
+    def place_ordinary(self, text: str) -> tuple[TokenIds, CharStarts]:
+        return self._placed(text, self.encode_ordinary(text))
+
+    def _placed(self, text: str, ids: TokenIds) -> tuple[TokenIds, CharStarts]:
         lengths = self._lengths[ids]
-        return byte_starts_to_char_starts(text, np.cumsum(lengths) - lengths)
+        return ids, byte_starts_to_char_starts(replace_surrogates(text), np.cumsum(lengths) - lengths)
+
+    def cut(self, text: str, limit: int) -> int:
+        return max(self._special.last_start(text, limit), 0)
+
+    @cached_property
+    def _special(self) -> SpecialTokens:
+        return SpecialTokens(self.special_tokens)
 
     def decode(self, ids: TokenIds) -> str:
         return self.encoding.decode(ids.tolist())

@@ -1,0 +1,73 @@
+"""Encoding only what changed: a new text is cut where the tokens before the cut can't differ.
+
+A tokenizer names such a place itself (``Tokenizer.cut``): before a special token that stands wholly in the part which both texts
+share, or at a boundary between words that its pre-tokenizer always keeps. Everything before the cut is taken over, everything behind it is
+encoded again; the result is what encoding the whole text gives.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from agentctx.rendering.prompt import TokenIds
+from agentctx.rendering.tokenizer import CharStarts, Tokenizer
+
+
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """A text and its tokens. ``starts``: the character at which each token begins."""
+
+    text: str
+    ids: TokenIds
+    starts: CharStarts
+
+
+def encode(tokenizer: Tokenizer, text: str) -> Encoded:
+    """Encode the whole text."""
+    return Encoded(text, *tokenizer.encode_placed(text))
+
+
+def encode_further(tokenizer: Tokenizer, text: str, previous: Encoded | None) -> tuple[Encoded, int]:
+    """Encode ``text``, taking over from ``previous`` what both share.
+
+    Returns the tokens and the character from which on they were encoded anew.
+    """
+    if previous is None:
+        return encode(tokenizer, text), 0
+    shared = common_text_length(previous.text, text)
+    if shared == len(text) == len(previous.text):
+        return previous, shared
+    cut = tokenizer.cut(text, shared)
+    if cut <= 0:
+        return encode(tokenizer, text), 0
+    kept = int(np.searchsorted(previous.starts, cut))
+    rest = text[cut:]
+    ids, starts = tokenizer.encode_placed(rest)
+    return (
+        Encoded(
+            text,
+            np.concatenate([previous.ids[:kept], ids]),
+            np.concatenate([previous.starts[:kept], starts + np.int32(cut)]),
+        ),
+        cut,
+    )
+
+
+def common_text_length(left: str, right: str) -> int:
+    """Length of the longest common prefix of two strings, in characters."""
+    limit = min(len(left), len(right))
+    if left[:limit] == right[:limit] if len(left) != limit else right.startswith(left):
+        return limit
+    start, step = 0, 4096
+    while left[start : start + step] == right[start : start + step]:
+        start, step = start + step, step * 2
+    low, high = start, min(start + step, limit)
+    while high - low > 1:
+        middle = (low + high) // 2
+        if left[low:middle] == right[low:middle]:
+            low = middle
+        else:
+            high = middle
+    return low if left[low : low + 1] != right[low : low + 1] else low + 1
