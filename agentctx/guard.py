@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Literal
 from agentctx.diagnosis import Api, Exchange, Finding, Target, detect_api, diagnose
 from agentctx.errors import AgentctxError, InputError
 from agentctx.interchange import write_request
-from agentctx.messages import Message, Request, Tool, canonical_json
+from agentctx.messages import Message, Request, Tool
 
 Mode = Literal["strict", "warn"]
 
@@ -83,7 +83,9 @@ class Guard:
 
     def check_request(self, body: Mapping[str, Any]) -> list[Finding]:
         """Check a whole request body, as :meth:`check` does."""
-        now = _Sent(body, self._api or detect_api(_plain(body)))
+        if self._api is None:
+            self._api = detect_api(_plain(body))
+        now = _Sent(body, self._api)
         turn = self.turns + 1
         findings = self._compare(now, turn)
         if findings and self.mode == "strict":
@@ -152,8 +154,9 @@ class _Sent:
 
 
 def _text(value: Any, where: str) -> str:
+    """Canonical JSON, made in one pass: every turn reads the whole list again, because it may have changed anywhere."""
     try:
-        return canonical_json(_plain(value))
+        return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=_dumped)
     except (TypeError, ValueError) as error:
         raise InputError(f"not JSON: {error}", field=where, remedy="pass what the client sends") from None
 
@@ -164,8 +167,15 @@ def _plain(value: Any) -> Any:
         return {key: _plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [_plain(item) for item in value]
-    dump = getattr(value, "model_dump", None)
-    return dump(mode="json", exclude_unset=True) if callable(dump) else value
+    return _dumped(value) if hasattr(value, "model_dump") else value
+
+
+def _dumped(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return dict(value)
+    if not hasattr(value, "model_dump"):
+        raise TypeError(f"{type(value).__name__} is no JSON value")
+    return value.model_dump(mode="json", exclude_unset=True)
 
 
 def _provider_items(items: Sequence[Any]) -> list[Any]:
