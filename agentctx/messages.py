@@ -127,9 +127,13 @@ class Tool(_Frozen):
     extra_json: str | None = None
 
     @classmethod
-    def of(cls, name: str, description: str = "", parameters: Mapping[str, Any] | None = None, **more: Any) -> Tool:
+    def of(
+        cls, name: str, description: str = "", parameters: Mapping[str, Any] | None = None, **more: Any
+    ) -> Tool:
         """Build a tool from a schema given as a mapping."""
-        return cls(name=name, description=description, parameters_json=canonical_json(parameters or {}), **more)
+        return cls(
+            name=name, description=description, parameters_json=canonical_json(parameters or {}), **more
+        )
 
     @cached_property
     def parameters(self) -> dict[str, Any]:
@@ -179,5 +183,3 @@ class Request(_Frozen):
     messages: tuple[Message, ...] = ()
     pinned: int = Field(default=0, ge=0)
     params: Params = Params()
-
-
