@@ -53,6 +53,7 @@ class BlockPool:
         growable: bool = False,
         events: EventLog | None = None,
         medium: Medium = "device",
+        first_group: int = 0,
     ) -> None:
         reserved = 1 if null_block else 0
         if num_blocks <= reserved:
@@ -63,6 +64,7 @@ class BlockPool:
         self.growable = growable
         self.events = events
         self.medium: Medium = medium  # named in events
+        self.first_group = first_group  # what this pool's group 0 is called in events
         self.counters = PoolCounters()
         self.on_evict: Callable[[int, bytes, int], None] | None = (
             None  # block, hash, group; before it is forgotten
@@ -229,8 +231,13 @@ class BlockPool:
             np.frombuffer(self._group_of, dtype=np.uint8)[index] = group
             np.frombuffer(self.generations, dtype=np.uint32)[index] += 1
         if cached.keys().isdisjoint(hashes):
+            expected = len(cached) + len(hashes)
             cached.update(zip(hashes, blocks, strict=True))
-            return []
+            if len(cached) == expected:
+                return []
+            # A hash came twice in this very call: once more, in order.
+            for digest in hashes:
+                cached.pop(digest, None)
         repeated = []
         for index_, (block, digest) in enumerate(zip(blocks, hashes, strict=True)):
             if cached.setdefault(digest, block) != block:
@@ -317,7 +324,7 @@ class BlockPool:
         if others is None:
             del cached[digest]
             if self.events is not None:
-                self.events.publish(BlockRemoved(digest, group, self.medium))
+                self.events.publish(BlockRemoved(digest, self.first_group + group, self.medium))
             return
         if cached[digest] == block:
             cached[digest] = others.pop(0)

@@ -303,19 +303,33 @@ class KVManager:
 
     # -- questions ------------------------------------------------------------------------------------------
 
-    def can_ever_fit(self, num_tokens: int, chunk_tokens: int | None = None) -> bool:
+    def can_ever_fit(self, num_tokens: int, chunk_tokens: int) -> bool:
         """Whether a sequence of ``num_tokens``, alone and computed ``chunk_tokens`` at a time, fits the pools.
 
-        Blocks that a window gives back on the way are counted once, so a long prompt may pass.
+        Blocks that a window gives back on the way count once, so a long prompt may pass.
         """
-        chunk = num_tokens if chunk_tokens is None else chunk_tokens
         demand = [0] * len(self.pools)
         for group in self.groups:
-            demand[self.pools.index(group.pool)] += peak_blocks(group, num_tokens, max(chunk, 1))
+            demand[self.pools.index(group.pool)] += peak_blocks(group, num_tokens, chunk_tokens)
         return all(
             pool.growable or need <= pool.num_usable_blocks
             for pool, need in zip(self.pools, demand, strict=True)
         )
+
+    def can_fit_whole(self, seq: KVSequence, chunk_tokens: int, hit: Hit) -> bool:
+        """Whether the whole text of ``seq``, with ``hit``, fits what is available now: ``admit`` asks for a part only.
+
+        A scheduler that starts only what it can finish asks this first. Counts what a window gives back once.
+        """
+        demand = [0] * len(self.pools)
+        for group, found in zip(self.groups, hit.blocks, strict=True):
+            need = peak_blocks(group, seq.num_tokens, chunk_tokens, hit.num_tokens)
+            if group.window is None:
+                # Blocks of the hit that others use cost nothing; idle ones must be taken out of the available.
+                on_device = [block for block in found if block >= 0 and block != group.pool.null_block]
+                need -= len(on_device) - group.pool.count_idle(on_device)
+            demand[self.pools.index(group.pool)] += need
+        return self._can_take(demand, 0)
 
     def unhashed_blocks(self, seq: KVSequence) -> list[list[int]]:
         """Per group, the blocks of ``seq`` that no lookup can find; an empty list where there are none."""

@@ -179,16 +179,17 @@ def longest_common_hit(
     return CommonHit(tokens, found, full_tokens)
 
 
-def peak_blocks(group: LayerGroup, num_tokens: int, chunk_tokens: int) -> int:
-    """Most blocks that a sequence of ``num_tokens`` holds at once when computed ``chunk_tokens`` at a time, alone.
+def peak_blocks(group: LayerGroup, num_tokens: int, chunk_tokens: int, num_computed: int = 0) -> int:
+    """Most blocks that a sequence of ``num_tokens`` holds at once in ``group``, ``num_computed`` being there at first.
 
-    A window gives back what it has left behind, so a long sequence may need no more than a short one.
+    It is computed ``chunk_tokens`` at a time. A window gives back what it has left behind, so a long sequence may need
+    no more than a short one.
     """
     if group.window is None:
         return group.num_blocks_for(num_tokens)
     return max(
         group.num_blocks_for(min(start + chunk_tokens, num_tokens)) - group.num_skipped_blocks(start)
-        for start in range(0, max(num_tokens, 1), chunk_tokens)
+        for start in range(num_computed, max(num_tokens, num_computed + 1), chunk_tokens)
     )
 
 
@@ -204,18 +205,25 @@ def make_groups(
 ) -> tuple[list[BlockPool], list[LayerGroup]]:
     """Groups over one shared pool (one number in ``num_blocks``) or over a pool each."""
 
-    def pool_for(count: int, members: Sequence[GroupSpec]) -> BlockPool:
+    def pool_for(count: int, members: Sequence[GroupSpec], first_group: int = 0) -> BlockPool:
         windowed = any(isinstance(spec, SlidingWindow) for spec in members)
         if windowed and null_block is False:
             raise ValueError("a sliding window needs the null block; leave null_block at None")
         null = windowed if null_block is None else null_block
-        return BlockPool(count, num_groups=len(members), null_block=null, growable=growable, events=events)
+        return BlockPool(
+            count,
+            num_groups=len(members),
+            null_block=null,
+            growable=growable,
+            events=events,
+            first_group=first_group,
+        )
 
     if isinstance(num_blocks, int):
         shared = pool_for(num_blocks, specs)
         pools, members = [shared], [(shared, index) for index in range(len(specs))]
     elif len(num_blocks) == len(specs):
-        pools = [pool_for(count, [spec]) for count, spec in zip(num_blocks, specs, strict=True)]
+        pools = [pool_for(num_blocks[index], [spec], index) for index, spec in enumerate(specs)]
         members = [(pool, 0) for pool in pools]
     else:
         raise ValueError(
