@@ -120,7 +120,7 @@ class KVManager:
             remember_tokens=remember_tokens,
             events=self.events,
         )
-        self._open: dict[int, KVSequence] = {}
+        self._open: dict[KVSequence, None] = {}  # those that may hold memory, oldest first
         self._copies = CopyQueue(self.groups)
         if self.host is not None:
             for pool in self.pools:
@@ -196,7 +196,7 @@ class KVManager:
         resumed, host_tokens = seq.was_preempted, 0
         self._hold(hit)
         seq.num_computed_tokens = computed
-        self._open[id(seq)] = seq
+        self._open[seq] = None
         for group, found in zip(self.groups, hit.blocks, strict=True):
             host_tokens += self._take_hit(seq, group, found)
         if hit.partial is not None:
@@ -266,7 +266,7 @@ class KVManager:
             shared = seq.tables[group.index].ids[: group.num_blocks_for(seq.num_computed_tokens)]
             group.pool.share(shared)
             child.tables[group.index].extend(shared)
-        self._open[id(child)] = child
+        self._open[child] = None
         return child
 
     def free(self, seq: KVSequence) -> None:
@@ -279,7 +279,7 @@ class KVManager:
             seq.num_cached_blocks[group.index] = 0
         seq.num_computed_tokens = seq.num_remembered_tokens = 0
         seq.shadowed_blocks.clear()
-        self._open.pop(id(seq), None)
+        self._open.pop(seq, None)
         self._copies.cancel_unwanted()
 
     def preempt(self, seq: KVSequence) -> None:
@@ -379,11 +379,11 @@ class KVManager:
         """Raise ``IntegrityError`` if counts, tables and hashes contradict each other. At any idle moment; O(pool)."""
         for pool in self.pools:
             members = [group for group in self.groups if group.pool is pool]
-            tables = [seq.tables[group.index].ids for seq in self._open.values() for group in members]
+            tables = [seq.tables[group.index].ids for seq in self._open for group in members]
             pool.check([*tables, *(self._copies.held(group) for group in members)])
         if self.host is not None:
             self.host.check()
-        for seq in self._open.values():
+        for seq in self._open:
             if seq.num_computed_tokens > min(seq.num_slots, seq.num_tokens):
                 raise IntegrityError("a sequence has computed tokens without slots or text")
         self.index.check()
