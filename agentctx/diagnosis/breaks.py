@@ -107,6 +107,25 @@ def find_break(before: Reference, after: View, elapsed: float | None = None) -> 
     return replace(found, also=tuple(also))
 
 
+def turn_off(before: Reference, after: View) -> Break | None:
+    """Where a request leaves the earlier one although nothing behind that place is sent again: no break, but a server
+    has to go back there. None when the earlier request is whole.
+    """
+    old, new = before.view.items, after.items
+    at, change = leading_equal(old, new, after.path)
+    if change is not None:
+        return _break_from(change, "branch", "messages", at)
+    if at < len(old):
+        return Break("branch", f"{after.path}[{at}]", "messages", item=at)
+    return None
+
+
+def carries_reply(before: Reference, after: View) -> bool:
+    """Whether a request goes on with an assistant's message right behind what was sent before."""
+    sent = len(before.view.items)
+    return len(after.items) > sent and role_of(after.items[sent]) == "assistant"
+
+
 def _model_break(old: View, new: View, elapsed: float | None) -> Break | None:
     if old.model == new.model or old.model is None or new.model is None:
         return None

@@ -9,13 +9,13 @@ from typing import Any
 
 from agentctx.caches.providers import provider_for
 from agentctx.diagnosis.breakpoints import Marker, blocks_since, markers_of
-from agentctx.diagnosis.breaks import Break, Reference, find_break, leading_equal
+from agentctx.diagnosis.breaks import Break, Reference, carries_reply, find_break, leading_equal, turn_off
 from agentctx.diagnosis.conversations import Conversations, Match, State, keys_of
 from agentctx.diagnosis.costs import again_share, observed_rate, share_before, tokens_of
 from agentctx.diagnosis.excerpt import excerpt
 from agentctx.diagnosis.exchange import Exchange, RecordedCall, detect_api
 from agentctx.diagnosis.findings import Conversation, Diagnosis, Finding, Folder, Loss
-from agentctx.diagnosis.prompts import find_prompt_break
+from agentctx.diagnosis.prompts import carries_prompt_reply, find_prompt_break, prompt_turn_off
 from agentctx.diagnosis.server import Arrived, Server, Shortfall, disproved, server_of, shortfall
 from agentctx.diagnosis.targets import AS_SENT, Target
 from agentctx.diagnosis.tokens import Account, Rendered, account, render_turn, reply_of
@@ -27,6 +27,7 @@ _MAX_FINDINGS = 2_000
 _MAX_CONVERSATIONS = 5_000
 _MAX_NOTES = 50
 _MARKER_LIMIT = 4
+_GRAIN = 256  # blocks and steps of servers take up to this many tokens of a shared prefix
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,19 +156,35 @@ class LogDiagnosis:
         share = share_before(state, found)
         counted = _account(state, rendered)
         self._count(turn, counted, rendered)
-        missing = None
-        if turn.usage is not None and turn.match.relation != "branch":
-            others = self._conversations.others_since(state)
-            arrived = Arrived(turn.usage, turn.call.at, turn.markers, turn.view.model, _life(turn.view))
-            missing = shortfall(turn.server, state, arrived, found, share, others)
+        missing = self._missing(turn, state, found, share)
         if missing is not None:
-            return self._server_finding(turn, state, missing, found) or limit
+            return self._server_finding(turn, missing, found) or limit
         if found is not None:
             return self._client_finding(turn, state, found, share, counted) or limit
-        if counted is not None and not counted.intact and turn.match.relation in ("extends", "changed"):
-            return self._template_finding(turn, counted) or limit
+        if counted is not None and turn.match.relation == "extends":
+            if not counted.intact:
+                return self._template_finding(turn, counted) or limit
+            return self._unexplained(turn, counted) or limit
         self._predict_lookback(turn, state)
         return limit
+
+    def _missing(self, turn: _Turn, state: State, found: Break | None, share: float) -> Shortfall | None:
+        """What the server lost, measured by the prefix that this request shares with the one before it."""
+        if turn.usage is None or turn.usage.cached is None:
+            return None
+        if found is None and turn.match.relation not in ("extends", "repeats"):
+            found = _turn_off(state, turn.view)
+            share = share_before(state, found)
+        arrived = Arrived(
+            turn.usage,
+            turn.call.at,
+            turn.markers,
+            turn.view.model,
+            _life(turn.view),
+            _carries_reply(state, turn.view),
+        )
+        others = self._conversations.others_since(state)
+        return shortfall(turn.server, state, arrived, found, share, others)
 
     def _break(self, turn: _Turn) -> Break | None:
         state = turn.before
@@ -188,7 +205,7 @@ class LogDiagnosis:
 
     def _add(self, turn: _Turn, finding: Finding) -> Finding | None:
         if not finding.suspected:
-            turn.conversation.broken += 1
+            turn.conversation.broke(turn.index)
         if len(self._folder.findings) + len(self._folder.suspicions) >= _MAX_FINDINGS:
             self._note(f"more than {_MAX_FINDINGS:,} findings; the rest is not listed")
             return None
@@ -222,9 +239,7 @@ class LogDiagnosis:
         )
         return self._add(turn, finding)
 
-    def _server_finding(
-        self, turn: _Turn, state: State, missing: Shortfall, found: Break | None
-    ) -> Finding | None:
+    def _server_finding(self, turn: _Turn, missing: Shortfall, found: Break | None) -> Finding | None:
         client = missing.word.startswith("breakpoint") and missing.word != "breakpoint_lookback"
         finding = self._finding(
             turn,
@@ -281,6 +296,25 @@ class LogDiagnosis:
             detail=f"the requests are append-only, the prompts of {self.target.name} are not",
         )
         finding.loss = self._priced(turn, counted.lost, counted.again, exact=counted.exact)
+        return self._add(turn, finding)
+
+    def _unexplained(self, turn: _Turn, counted: Account) -> Finding | None:
+        """The server counts the same tokens as the target, yet reused fewer than the prompts share."""
+        usage = turn.usage
+        if usage is None or usage.cached is None or not counted.exact or usage.prompt != counted.prompt:
+            return None
+        lost = counted.shared - usage.cached
+        if lost <= max(_GRAIN, counted.shared // 20):
+            return None
+        finding = self._finding(
+            turn,
+            cause="unexplained",
+            verdict="server",
+            place=None,
+            zone="",
+            detail=f"{usage.cached:,} of {counted.shared:,} shared tokens reused",
+        )
+        finding.loss = self._priced(turn, lost, lost, exact=True)
         return self._add(turn, finding)
 
     def _predict_lookback(self, turn: _Turn, state: State) -> None:
@@ -415,6 +449,22 @@ def _head_size(view: View, before: State | None) -> int:
             return before.head
     system = sum(map(len, texts_of(view.system))) if view.system else 0
     return system + sum(len(str(tool)) for tool in view.tools)
+
+
+def _turn_off(state: State, view: View) -> Break | None:
+    if state.reference is None:
+        return None
+    if view.prompt is not None:
+        return prompt_turn_off(state.reference.view, view)
+    return turn_off(state.reference, view)
+
+
+def _carries_reply(state: State, view: View) -> bool:
+    if state.reference is None:
+        return False
+    if view.prompt is not None:
+        return carries_prompt_reply(state.reference.view, state.reply, view)
+    return carries_reply(state.reference, view)
 
 
 def _head_only(reference: Reference) -> Reference:

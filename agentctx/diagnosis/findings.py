@@ -135,12 +135,19 @@ class Conversation:
     tokens: int | None = None
     reused: int | None = None
     lost: int | None = None
+    broke_at: int = -1
 
     def saw(self, index: int) -> None:
         """Count a request."""
         self.requests += 1
         if len(self.turns) < _MAX_TURNS:
             self.turns.append(index)
+
+    def broke(self, index: int) -> None:
+        """Count a request as broken, once."""
+        if index != self.broke_at:
+            self.broken += 1
+            self.broke_at = index
 
 
 @dataclass(slots=True)

@@ -42,12 +42,10 @@ def _text_break(sent: str, reference: str, new: str, path: str, elapsed: float |
     if at >= len(sent) and not reference[at:].strip():
         return _break("whitespace", reference, new, at, path)  # the blank end of the reply was cut off
     gone, come = meeting(reference[at:], new[at:])
-    if gone < 0 and not _reworded(reference[at:], new[at:], at >= len(sent)):
-        return (
-            None
-            if not looks_like_summary(new[at : at + 600])
-            else _break("compaction", reference, new, at, path)
-        )
+    if gone < 0 and not _reworded(reference, new, at, at >= len(sent)):
+        if looks_like_summary(new[at : at + 600]):
+            return _break("compaction", reference, new, at, path)
+        return None
     if gone < 0:
         gone, come = len(reference) - at, len(new) - at
     word = _word(reference, new, at, gone, come, elapsed)
@@ -78,12 +76,19 @@ def meeting(old: str, new: str) -> tuple[int, int]:
     return gone, come
 
 
-def _reworded(old: str, new: str, in_reply: bool) -> bool:
-    """Whether the rest is another wording of the same last message (and not a new branch)."""
-    left, right = _OPENING.sub("", old[:_REACH]), _OPENING.sub("", new[:_REACH])
-    if same_words(left, right):
+def _reworded(old: str, new: str, at: int, in_reply: bool) -> bool:
+    """Whether what follows is another wording of the same last message (and not a new branch)."""
+    if same_words(_core(old[at:]), _core(new[at:])):
         return True
+    # The message may have begun before the first difference: compare from the start of its line.
+    start = max(old.rfind("\n", 0, at) + 1, at - _REACH)
+    left, right = _core(old[start:]), _core(new[start:])
     return not in_reply and bool(left) and bool(right) and shared_share(left, right) >= 0.5
+
+
+def _core(text: str) -> str:
+    """A message without the opening of the reply behind it."""
+    return _OPENING.sub("", text[:_REACH])
 
 
 def same_words(left: str, right: str) -> bool:
@@ -141,3 +146,27 @@ def _ids_meeting(old: Sequence[int], new: Sequence[int], at: int) -> int | None:
         if new[i] == mark[0] and list(new[i : i + probe]) == mark:
             return at - i
     return None
+
+
+def prompt_turn_off(old: View, new: View) -> Break | None:
+    """Where a finished prompt leaves the earlier one (see ``breaks.turn_off``)."""
+    before, after = old.prompt, new.prompt
+    if isinstance(before, str) and isinstance(after, str):
+        at = common_prefix(before, after)
+        return None if at == len(before) else _break("branch", before, after, at, new.path)
+    if isinstance(before, list) and isinstance(after, list):
+        limit = min(len(before), len(after))
+        at = next((i for i in range(limit) if before[i] != after[i]), limit)
+        return None if at == len(before) else Break("branch", f"{new.path}[{at}]", "messages", at=at)
+    return None
+
+
+def carries_prompt_reply(old: View, reply: str | Sequence[int], new: View) -> bool:
+    """Whether a finished prompt goes on with (nearly all of) the reply to the earlier one."""
+    before, after = old.prompt, new.prompt
+    if before is None or after is None or not reply or type(before) is not type(after):
+        return False
+    behind = after[len(before) : len(before) + len(reply)]
+    if isinstance(behind, str) and isinstance(reply, str):
+        return common_prefix(behind, reply) >= 0.9 * len(reply)
+    return list(behind) == list(reply)

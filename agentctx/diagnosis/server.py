@@ -68,13 +68,17 @@ def _number(pattern: re.Pattern[str], text: str) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class Arrived:
-    """The request in question as the server saw it: what it reported, when, with which markers."""
+    """The request in question as the server saw it: what it reported, when, with which markers.
+
+    ``carries_reply``: it goes on with the reply to the earlier request.
+    """
 
     usage: Usage
     at: float | None
     markers: list[Marker]
     model: str | None
     life: str | None = None
+    carries_reply: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +98,7 @@ def shortfall(
 ) -> Shortfall | None:
     """What the server lost although the request allowed it; None when nothing is missing or nothing is known.
 
-    ``found`` is the client's own break and ``share`` the part of the earlier prompt that stands before it (1.0
+    ``found`` is the client's own break, or the place where the request turned off, and ``share`` the part of the earlier prompt that stands before it (1.0
     without one). ``others``: conversations that used this server in between.
     """
     cached, earlier = arrived.usage.cached, before.usage
@@ -105,30 +109,31 @@ def shortfall(
     if found is not None:
         return _behind_a_break(server, before, arrived, found, share, others, cached, earlier.prompt)
     if server.kind == "llama":
-        return _llama(server, earlier, cached, others)
+        return _llama(server, earlier, arrived, cached, others)
     if server.kind == "anthropic":
         return _anthropic(server, before, earlier, arrived, cached)
     return _automatic(server, before, earlier.prompt, arrived, cached)
 
 
-def _llama(server: Server, earlier: Usage, cached: int, others: int) -> Shortfall | None:
+# Tokens at a reply's end that a template may render otherwise without anyone's fault (end of turn, line end).
+_REPLY_SLACK = 4
+
+
+def _llama(server: Server, earlier: Usage, arrived: Arrived, cached: int, others: int) -> Shortfall | None:
     prompt = earlier.prompt or 0
-    allowed = prompt + max(0, (earlier.output or 0) - 1)
+    allowed = prompt + (max(0, (earlier.output or 0) - 1) if arrived.carries_reply else 0)
+    if arrived.usage.prompt is not None:
+        allowed = min(allowed, arrived.usage.prompt - 1)  # the last token is always computed
     missing = allowed - cached
     if cached >= prompt - 8:
         # Reuse reached the reply: what is missing is the end of one reply, encoded otherwise.
-        return Shortfall("retokenised", allowed, cached) if missing > _slack(earlier) else None
+        return Shortfall("retokenised", allowed, cached) if missing > _REPLY_SLACK else None
     if missing <= max(16, allowed // 50):
         return None
     if others:
         slots = f"{server.slots} slots" if server.slots else "its slots"
         return Shortfall("slot_taken", allowed, cached, detail=f"{others} other conversations used {slots}")
     return Shortfall("server_evicted", allowed, cached)
-
-
-def _slack(earlier: Usage) -> int:
-    """Tokens at a reply's end that a template may render otherwise without anyone's fault (end of turn, line end)."""
-    return 4
 
 
 def _anthropic(
@@ -218,6 +223,8 @@ def _behind_a_break(
     """The client changed something; did the server lose far more than that?"""
     if server.kind == "anthropic" or found.zone in ("model", "params"):
         return None  # what is read there depends on markers; what other parameters cost isn't known
+    if found.word == "branch" and server.kind != "llama":
+        return None  # going back there on purpose: hosted caches keep what they like of it
     allowed = int(prompt * share)
     if allowed - cached <= max(_SMALL, allowed // 2) or allowed - cached <= prompt - allowed:
         return None
