@@ -14,6 +14,7 @@ import socket
 import subprocess
 import sys
 import time
+from contextlib import nullcontext
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -55,8 +56,7 @@ class LlamaServer:
         port = _free_port()
         self.url = f"http://127.0.0.1:{port}"
         settings = {"model.path": str(self.model), "port": port, **self.switches}
-        output = open(self.log, "ab") if self.log else subprocess.DEVNULL
-        try:
+        with open(self.log, "ab") if self.log else nullcontext(subprocess.DEVNULL) as output:
             self._process = subprocess.Popen(
                 [sys.executable, __file__, json.dumps(settings)],
                 stdin=subprocess.PIPE,
@@ -64,9 +64,6 @@ class LlamaServer:
                 stderr=subprocess.STDOUT,
                 env={**os.environ, "OMP_NUM_THREADS": "1"},
             )
-        finally:
-            if self.log:
-                output.close()  # type: ignore[union-attr]
         self._client = httpx.Client(base_url=self.url, timeout=60.0)
         self._wait_until_healthy()
 

@@ -147,3 +147,17 @@ class WindowCells:
         self.remove(sequence, 0)
         if len(saved.positions):
             self.place(sequence, saved.positions)
+
+    def check(self) -> None:
+        """Integrity: raises ``AssertionError`` that names the broken rule."""
+        empty = self._sequence == _EMPTY
+        assert np.array_equal(empty, self._position == _EMPTY), (
+            "a cell has a position or a sequence, not both"
+        )
+        for sequence in range(len(self._newest) - 1):
+            held = np.sort(self._position[self._sequence == sequence])
+            newest = int(held[-1]) if held.size else _EMPTY
+            assert newest == self._newest[sequence], f"sequence {sequence}: the newest position is wrong"
+            assert not held.size or np.array_equal(held, np.arange(held[0], newest + 1)), (
+                f"sequence {sequence}: positions have a hole"
+            )

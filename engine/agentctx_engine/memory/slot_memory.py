@@ -63,6 +63,10 @@ class SlotMemory:
         window = self._window(slot)
         return window.newest(slot) if window is not None else self._held[slot] - 1
 
+    def held(self, slot: int) -> int:
+        """Tokens of the slot, from its start."""
+        return self._held[slot]
+
     def free_tokens(self, slot: int) -> int:
         """Tokens that the full-attention layers can still take for this slot."""
         if not self.model.attention:
@@ -135,3 +139,11 @@ class SlotMemory:
             window.load(slot, saved.window)
         self._last[slot] = saved.last_position
         return True
+
+    def check(self) -> None:
+        """Integrity: raises ``AssertionError`` that names the broken rule."""
+        if self.model.attention:
+            pools = [sum(self._held)] if self.settings.kv_unified else self._held
+            assert max(pools) <= self.settings.slot_ctx, "more tokens than cells"
+        for window in self._windows:
+            window.check()

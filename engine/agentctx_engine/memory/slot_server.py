@@ -40,13 +40,15 @@ class Chosen(Enum):
 class SlotRequest:
     """What decides reuse in a request. ``text``: packed token ids. ``id_slot``: ``None`` lets the server choose.
 
-    ``user_starts``: token positions at which user messages begin; the chat template gives them.
+    ``user_starts``: token positions at which user messages begin; the chat template gives them. ``completions``: the
+    request's ``n``: so many slots are needed, and the content of all but one is lost.
     """
 
     text: bytes
     id_slot: int | None = None
     cache_prompt: bool | None = None  # None: the server's default
     user_starts: frozenset[int] = frozenset()
+    completions: int = 1
 
     @property
     def num_tokens(self) -> int:
@@ -79,6 +81,11 @@ class SlotAnswer:
         """Tokens that the server computes."""
         return 0 if self.refused else self.num_tokens - self.cache_n
 
+    @property
+    def over(self) -> bool:
+        """Whether the request ended at once: it was refused or empty, and its slot is free again."""
+        return self.refused or self.num_tokens == 0
+
 
 @dataclass(slots=True)
 class Slot:
@@ -88,9 +95,10 @@ class Slot:
     prompt: SlotPrompt
     last_used: int = -1
     busy: bool = False
+    parent: int | None = None  # the slot whose request this one helps with
 
     def copy(self) -> Slot:
-        return Slot(self.index, self.prompt.copy(), self.last_used, self.busy)
+        return Slot(self.index, self.prompt.copy(), self.last_used, self.busy, self.parent)
 
 
 class SlotServer:
@@ -127,16 +135,15 @@ class SlotServer:
         """Serve a request up to its first output token. Raises ``MemoryError`` when every slot is busy: a server lets it wait."""
         slot, chosen, swap = self._choose(request)
         from_host = swap and self.host is not None and self._swap(slot, request)
+        self._take_helpers(slot, request.completions - 1)
         slot.busy = True
         self._tasks += 1
         self._put_idle_slots_away()
         common = slot.prompt.common(request.text)
         answer = SlotAnswer(slot.index, chosen, request.num_tokens, common, 0, 0, from_host)
-        if request.num_tokens == 0:
-            return answer
-        if request.num_tokens >= self.settings.slot_ctx:
+        if request.num_tokens == 0 or request.num_tokens >= self.settings.slot_ctx:
             self._release(slot)
-            return replace(answer, refused=True)
+            return replace(answer, refused=request.num_tokens > 0)
         cached, checkpoint = self._reuse(slot, request, common)
         usable = cached
         if cached == request.num_tokens:
@@ -186,15 +193,31 @@ class SlotServer:
 
     def _idle(self, slot_index: int) -> Slot:
         if not 0 <= slot_index < len(self.slots):
-            raise ValueError(f"slot {slot_index} does not exist; the server has slots 0 to {len(self.slots) - 1}")
+            raise ValueError(
+                f"slot {slot_index} does not exist; the server has slots 0 to {len(self.slots) - 1}"
+            )
         if self.slots[slot_index].busy:
             raise RuntimeError(f"slot {slot_index} serves a request; wait for its end")
         return self.slots[slot_index]
 
+    def _take_helpers(self, slot: Slot, count: int) -> None:
+        """Further slots for ``n`` completions: the first idle ones. They copy the prompt's state and are emptied at the end."""
+        if count <= 0:
+            return
+        idle = [other for other in self.slots if not other.busy and other is not slot]
+        if len(idle) < count:
+            raise MemoryError(f"{count} more slots are needed at once, {len(idle)} are idle")
+        for helper in idle[:count]:
+            self._clear(helper)
+            helper.busy, helper.parent = True, slot.index
+
     def _release(self, slot: Slot) -> None:
-        self._clock += 1
-        slot.last_used = self._clock
-        slot.busy = False
+        """Free a slot and those that helped it; they stop in the order of their ids."""
+        for one in self.slots:
+            if one is slot or one.parent == slot.index:
+                self._clock += 1
+                one.last_used = self._clock
+                one.busy, one.parent = False, None
 
     def _choose(self, request: SlotRequest) -> tuple[Slot, Chosen, bool]:
         """The slot, why, and whether its content is to be swapped with the host cache."""
@@ -352,6 +375,8 @@ class SlotServer:
                 for busy in self.slots:
                     if busy.busy:
                         self._clear(busy)
+                for busy in self.slots:
+                    if busy.busy and busy.parent is None:
                         self._release(busy)
                 raise MemoryError(
                     "the context is full, and no idle slot is left to empty: the server ends all requests"
@@ -359,3 +384,28 @@ class SlotServer:
             self.dropped.append(victim.prompt.text)
             self.purged_slots += 1
             self._clear(victim)
+
+    def check(self) -> None:
+        """Integrity, for any idle moment: raises ``AssertionError`` that names the broken rule."""
+        for slot in self.slots:
+            held = slot.prompt.num_tokens
+            assert self.memory.held(slot.index) == held, (
+                f"slot {slot.index}: memory and prompt differ in length"
+            )
+            newest, oldest = self.memory.newest(slot.index), self.memory.oldest(slot.index)
+            assert newest == held - 1, f"slot {slot.index}: the newest position is {newest}, not {held - 1}"
+            assert oldest <= max(newest, 0), f"slot {slot.index}: the oldest position is behind the newest"
+            checkpoints = slot.prompt.checkpoints
+            assert len(checkpoints) <= self.settings.ctx_checkpoints, (
+                f"slot {slot.index}: too many checkpoints"
+            )
+            assert all(kept.num_tokens <= held for kept in checkpoints), (
+                f"slot {slot.index}: a checkpoint is ahead"
+            )
+        self.memory.check()
+        if self.host is not None:
+            assert all(entry.prompt.num_tokens for entry in self.host.entries), (
+                "an empty content in the host cache"
+            )
+            if self.host.limit_bytes is not None:
+                assert self.host.num_bytes <= self.host.limit_bytes, "the host cache is over its limit"

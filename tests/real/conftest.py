@@ -1,0 +1,49 @@
+"""Fixtures of the tests against real servers: tiny models, written once, and servers that always end."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import require
+from . import tiny_gguf
+from .llama_server import LlamaServer
+
+TinyModel = Callable[[str], Path]
+StartServer = Callable[..., LlamaServer]
+
+_WRITERS = {
+    "full attention": tiny_gguf.write_full_attention,
+    "sliding window": tiny_gguf.write_sliding_window,
+    "hybrid": tiny_gguf.write_hybrid,
+}
+
+
+@pytest.fixture(scope="session")
+def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> TinyModel:
+    """``tiny_model("full attention" | "sliding window" | "hybrid")``: a random-weight GGUF, written on first use."""
+    require(importlib.util.find_spec("gguf") is not None, "the package gguf")
+    folder = tmp_path_factory.mktemp("tiny-models")
+
+    def write(kind: str) -> Path:
+        path = folder / f"{kind.replace(' ', '-')}.gguf"
+        return path if path.exists() else _WRITERS[kind](path)
+
+    return write
+
+
+@pytest.fixture
+def start_server() -> Iterator[StartServer]:
+    """``start_server(model, n_parallel=1, …)``: a running llama-server, ended with the test."""
+    require(importlib.util.find_spec("xllamacpp") is not None, "the package xllamacpp (a real llama-server)")
+    with ExitStack() as running:
+
+        def start(model: Path, **switches: Any) -> LlamaServer:
+            return running.enter_context(LlamaServer(model, **switches))
+
+        yield start

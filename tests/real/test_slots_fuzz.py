@@ -1,0 +1,33 @@
+"""Slots: every prediction of a random conversation forest holds on a live llama-server."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from .conftest import StartServer
+from .slot_fuzz import MODELS, SETTINGS, run
+
+pytestmark = pytest.mark.real
+
+REQUESTS = 20  # for each of the 48 pairs of a model and a setting
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
+@pytest.mark.parametrize("model", MODELS)
+def test_slot_and_cache_n_are_predicted(
+    model: str, setting: str, tiny_model: Callable[[str], Path], start_server: StartServer
+) -> None:
+    seed = 1000 * list(MODELS).index(model) + list(SETTINGS).index(setting)
+    tally = run(
+        tiny_model(model),
+        MODELS[model].memory,
+        SETTINGS[setting],
+        requests=REQUESTS,
+        seed=seed,
+        start=start_server,
+    )
+    assert not tally.mistakes
+    assert tally.requests == REQUESTS
