@@ -16,6 +16,7 @@ from agentctx.errors import AgentctxError
 from agentctx.history import History
 from agentctx.messages import Message, Request
 from agentctx.policies import AppendOnly, Policy, Turn
+from agentctx.rendering.generated import Sent, continued
 from agentctx.rendering.prompt import Prompt, Renderer
 from agentctx.reports.ledger import Account, Ledger
 from agentctx.reports.turn import SessionReport, TurnReport
@@ -34,9 +35,13 @@ class PrefixBroken(AgentctxError):
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A turn that is ready to be sent. ``report`` is the turn as predicted."""
+    """A turn that is ready to be sent. ``report`` is the turn as predicted.
+
+    ``rendered`` is the request as the renderer encodes it, ``prompt`` the same with the ids that were generated kept.
+    """
 
     turn: Turn
+    rendered: Prompt
     prompt: Prompt
     arrival: Arrival
     prediction: Prediction
@@ -67,6 +72,7 @@ class TurnCheck:
         *,
         policy: Policy | None = None,
         name: str = "session",
+        takes_tokens: bool = False,
         clock: Callable[[], float] = monotonic,
     ) -> None:
         self.history = history
@@ -76,7 +82,9 @@ class TurnCheck:
         self.name = name
         self._clock = clock
         self._ledger = Ledger()
-        self._prompt: Prompt | None = None
+        self._takes_tokens = takes_tokens
+        self._rendered: Prompt | None = None  # by the renderer alone, for it to build on
+        self._sent: Sent | None = None
         self._reports: list[TurnReport] = []
 
     @property
@@ -95,7 +103,10 @@ class TurnCheck:
         return self._prepared(Turn(request), options)
 
     def _prepared(self, turn: Turn, options: Options) -> Prepared:
-        prompt = self.renderer.render(turn.request, self._prompt)
+        rendered = self.renderer.render(turn.request, self._rendered)
+        prompt = rendered
+        if self._takes_tokens and self._sent is not None:
+            prompt = continued(rendered, self._sent, self.renderer.tokenizer).prompt
         arrival = Arrival(
             at=self._clock(),
             slot=options.slot,
@@ -119,7 +130,7 @@ class TurnCheck:
             exact=prompt.exact,
             divergence=account.divergence,
         )
-        return Prepared(turn, prompt, arrival, prediction, account, report)
+        return Prepared(turn, rendered, prompt, arrival, prediction, account, report)
 
     def observe(self, prepared: Prepared, completion: Completion) -> TurnReport:
         """Take in what the server did. Predictions of later turns build on it."""
@@ -129,7 +140,9 @@ class TurnCheck:
             reply_ids = self.renderer.reply_ids(prompt, completion.message)
         self.cache.commit(prompt.token_ids, reply_ids, prepared.arrival)
         self._ledger.commit(prompt, reply_ids, completion.message)
-        self._prompt = prompt
+        self._rendered = prepared.rendered
+        if self._takes_tokens:
+            self._sent = Sent.of(prompt, reply_ids, self.renderer.tokenizer)
         cached = completion.usage.cached
         report = replace(prepared.report, cached=cached, reply=len(reply_ids))
         if cached is not None:
@@ -167,17 +180,25 @@ class SessionParts:
     name: str = "session"
     strict: bool = False
 
-    def check(self) -> TurnCheck:
-        return TurnCheck(self.history, self.renderer, self.cache, policy=self.policy, name=self.name)
+    def check(self, *, takes_tokens: bool) -> TurnCheck:
+        """The checking of one conversation. ``takes_tokens``: the backend is sent token ids, so generated ids are kept."""
+        return TurnCheck(
+            self.history,
+            self.renderer,
+            self.cache,
+            policy=self.policy,
+            name=self.name,
+            takes_tokens=takes_tokens,
+        )
 
 
 class _Checked:
     """What both faces of a session share: everything but sending."""
 
-    def __init__(self, parts: SessionParts) -> None:
+    def __init__(self, parts: SessionParts, *, takes_tokens: bool) -> None:
         self.history = parts.history
         self._strict = parts.strict
-        self._turns = parts.check()
+        self._turns = parts.check(takes_tokens=takes_tokens)
 
     @property
     def report(self) -> SessionReport:
@@ -217,7 +238,7 @@ class Session(_Checked):
     """
 
     def __init__(self, parts: SessionParts, backend: Backend) -> None:
-        super().__init__(parts)
+        super().__init__(parts, takes_tokens=backend.takes_tokens)
         self.backend = backend
 
     def complete(self, options: Options | None = None) -> Answer:
@@ -238,7 +259,7 @@ class AsyncSession(_Checked):
     """The same for asyncio. Cancelling ``complete`` ends the turn on the server and leaves the history as it was."""
 
     def __init__(self, parts: SessionParts, backend: AsyncBackend) -> None:
-        super().__init__(parts)
+        super().__init__(parts, takes_tokens=backend.takes_tokens)
         self.backend = backend
 
     async def complete(self, options: Options | None = None) -> Answer:

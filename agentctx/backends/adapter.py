@@ -36,10 +36,13 @@ class StreamParser(Protocol):
 
 
 class Adapter(Protocol):
-    """One API."""
+    """One API. ``takes_tokens``: it sends the prompt's token ids and not its messages."""
 
     @property
     def name(self) -> str: ...
+
+    @property
+    def takes_tokens(self) -> bool: ...
 
     def call(self, prompt: Prompt, options: Options, *, stream: bool) -> Call: ...
 

@@ -115,6 +115,10 @@ class AnthropicMessages:
     def name(self) -> str:
         return "anthropic"
 
+    @property
+    def takes_tokens(self) -> bool:
+        return False
+
     def call(self, prompt: Prompt, options: Options, *, stream: bool) -> Call:
         body = anthropic.write(prompt.request)
         if self.model is not None:

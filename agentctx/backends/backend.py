@@ -57,10 +57,13 @@ class Delta:
 
 
 class Backend(Protocol):
-    """Runs turns, one caller at a time."""
+    """Runs turns, one caller at a time. ``takes_tokens``: it is sent the prompt's token ids and not its messages."""
 
     @property
     def name(self) -> str: ...
+
+    @property
+    def takes_tokens(self) -> bool: ...
 
     def complete(self, prompt: Prompt, options: Options) -> Completion:
         """Run a turn and wait for all of it. Raises a :class:`BackendError`."""
@@ -76,6 +79,9 @@ class AsyncBackend(Protocol):
 
     @property
     def name(self) -> str: ...
+
+    @property
+    def takes_tokens(self) -> bool: ...
 
     async def complete(self, prompt: Prompt, options: Options) -> Completion: ...
 

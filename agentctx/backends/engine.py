@@ -45,6 +45,10 @@ class _EngineTurns:
     def name(self) -> str:
         return "engine"
 
+    @property
+    def takes_tokens(self) -> bool:
+        return True
+
     def _submit(self, prompt: Prompt, options: Options) -> GenerationHandle:
         if options.stop:
             raise UsageError("the bundled engine stops at token ids, not at texts; leave Options.stop empty")

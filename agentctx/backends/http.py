@@ -112,6 +112,10 @@ class _Shared:
     def name(self) -> str:
         return self.adapter.name
 
+    @property
+    def takes_tokens(self) -> bool:
+        return self.adapter.takes_tokens
+
     def __repr__(self) -> str:  # headers may hold keys: they never reach a log
         return f"{type(self).__name__}({self.adapter.name}, {self.base_url})"
 

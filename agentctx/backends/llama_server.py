@@ -77,6 +77,7 @@ class LlamaCompletion:
     """Adapter for ``POST /completion`` with token ids."""
 
     name = "llama-server"
+    takes_tokens = True
 
     def call(self, prompt: Prompt, options: Options, *, stream: bool) -> Call:
         body: dict[str, Any] = {

@@ -100,6 +100,10 @@ class OpenAIChat:
     def name(self) -> str:
         return "openai-chat"
 
+    @property
+    def takes_tokens(self) -> bool:
+        return False
+
     def call(self, prompt: Prompt, options: Options, *, stream: bool) -> Call:
         body = openai_chat.write(prompt.request)
         if self.model is not None:

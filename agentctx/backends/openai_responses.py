@@ -73,6 +73,10 @@ class OpenAIResponses:
     def name(self) -> str:
         return "openai-responses"
 
+    @property
+    def takes_tokens(self) -> bool:
+        return False
+
     def call(self, prompt: Prompt, options: Options, *, stream: bool) -> Call:
         body = openai_responses.write(prompt.request)
         if self.model is not None:

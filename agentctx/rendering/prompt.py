@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from agentctx.messages import Message, Request
+
+if TYPE_CHECKING:
+    from agentctx.rendering.tokenizer import Tokenizer
 
 Zone = Literal["tools", "system", "pinned", "log", "tail", "template"]
 TokenIds = npt.NDArray[np.int32]
@@ -21,8 +24,9 @@ class Span:
     ``start``/``end`` count tokens, ``char_start``/``char_end`` characters of ``Prompt.text``; both half-open.
     ``item`` indexes ``Request.tools`` in zone ``tools`` and ``Request.messages`` elsewhere, and is ``None`` for
     text that the template wrote. ``field`` is ``content``, ``note``, ``reasoning``, ``tool_name``,
-    ``tool_calls[i].name``, ``tool_calls[i].arguments``, ``tool_calls[i].id``, ``schema``, ``description`` or
-    ``template``.
+    ``tool_calls[i].name``, ``tool_calls[i].arguments``, ``tool_calls[i].id``, ``tool_call_id``, ``name``, ``schema``,
+    ``description`` or ``template``. A token that reaches over two spans belongs to the first, so a span may be without
+    tokens.
     """
 
     start: int
@@ -39,7 +43,8 @@ class Prompt:
     """A rendered request.
 
     ``token_ids``: int32, shape [tokens]. ``spans`` cover the tokens in order without gap or overlap.
-    ``exact`` is False when the template or the tokenizer is a stand-in: then counts are ``estimated``.
+    ``exact`` is False when the template or the tokenizer is a stand-in: then counts are ``estimated``. ``starts``: int32, shape
+    [tokens], the character of ``text`` at which each token begins.
     """
 
     token_ids: TokenIds
@@ -47,6 +52,7 @@ class Prompt:
     spans: tuple[Span, ...]
     request: Request
     exact: bool = True
+    starts: npt.NDArray[np.int32] | None = field(default=None, repr=False, compare=False)
     state: object = field(default=None, repr=False, compare=False)  # what the renderer needs to extend it
 
     def __len__(self) -> int:
@@ -58,6 +64,9 @@ class Renderer(Protocol):
 
     @property
     def name(self) -> str: ...
+
+    @property
+    def tokenizer(self) -> Tokenizer: ...
 
     def count(self, text: str) -> int:
         """Tokens of a plain text."""
