@@ -3,21 +3,23 @@
     python examples/record_sessions.py [name …]
 
 Each plan in ``examples/recording`` says what the agent says and which tools it calls; the tools list, read, search,
-edit and test a temporary copy of the files that git tracks, and what they answer is what is recorded. No model is
-asked: the words are the plan's. The result is ``examples/sessions/<name>.jsonl`` in agentctx's own trace format
-(docs/trace-format.md). The same repository gives the same files.
+edit and test a temporary copy of the last commit, and what they answer is what is recorded. No model is asked: the
+words are the plan's. The result is ``examples/sessions/<name>.jsonl`` in agentctx's own trace format
+(docs/trace-format.md). The same commit gives the same files.
 """
 
 from __future__ import annotations
 
+import io
 import shutil
 import subprocess
 import sys
+import tarfile
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from recording import plan_pauses
+from recording import plan_eviction, plan_pauses, plan_walkthrough
 from recording.loop import Plan, record
 from recording.tools import Workspace
 
@@ -29,19 +31,22 @@ SESSIONS = HERE / "sessions"
 
 PLANS: dict[str, Callable[[], Plan]] = {
     "add-pauses": plan_pauses.plan,
+    "find-eviction-bug": plan_eviction.plan,
+    "write-walkthrough": plan_walkthrough.plan,
 }
+
+# What is done to the copy before a session starts: here, the bug that is to be found.
+PREPARE: dict[str, Callable[[Path], None]] = {"find-eviction-bug": plan_eviction.prepare}
 
 
 def copy_repository(target: Path) -> None:
-    """Copy the files that git tracks, as they are in the working tree, without the example sessions."""
-    listed = subprocess.run(
-        ["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True
+    """Copy the last commit, without the examples: work in progress would make the recording depend on the day."""
+    packed = subprocess.run(
+        ["git", "archive", "--format=tar", "HEAD"], cwd=ROOT, capture_output=True, check=True
     ).stdout
-    for name in filter(None, listed.split("\0")):
-        if name.startswith("examples/") or not (ROOT / name).is_file():
-            continue
-        (target / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(ROOT / name, target / name)
+    with tarfile.open(fileobj=io.BytesIO(packed)) as archive:
+        members = [member for member in archive.getmembers() if not member.name.startswith("examples/")]
+        archive.extractall(target, members=members, filter="data")
 
 
 def machine_names(copy: Path) -> list[str]:
@@ -55,6 +60,8 @@ def record_one(name: str) -> None:
         copy = Path(folder) / "repository"
         copy.mkdir()
         copy_repository(copy)
+        if name in PREPARE:
+            PREPARE[name](copy)
         out = Path(folder) / f"{name}.jsonl"
         turns = record(name, PLANS[name](), Workspace(copy), out)
         text = out.read_text()

@@ -96,6 +96,10 @@ def pytest_run(path: str, only: str = "") -> Call:
     return Call("run_tests", {"path": path, **({"only": only} if only else {})})
 
 
+class PlanError(Exception):
+    """What a plan relies on is no longer so: the plan has to be brought up to date with the repository."""
+
+
 def record(name: str, plan: Plan, workspace: Workspace, out: Path) -> int:
     """Run a plan against a workspace and write the session to ``out``. Returns the number of model calls.
 
@@ -112,6 +116,9 @@ def record(name: str, plan: Plan, workspace: Workspace, out: Path) -> int:
                 step = plan.send(results) if results is not None else next(plan)
             except StopIteration:
                 return turns
+            except PlanError as error:
+                seen = "\n\n".join(result[-3000:] for result in results or [])
+                raise PlanError(f"{error}; the last results were\n\n{seen}") from None
             results = []
             if isinstance(step, User):
                 writer.append(Message(role="user", content=step.text))
@@ -130,10 +137,6 @@ def record(name: str, plan: Plan, workspace: Workspace, out: Path) -> int:
                 result = workspace.run(call.name, json.loads(call.arguments))
                 results.append(result)
                 writer.append(Message(role="tool", tool_call_id=call.id, content=result))
-
-
-class PlanError(Exception):
-    """What a plan relies on is no longer so: the plan has to be brought up to date with the repository."""
 
 
 def expect(condition: bool, what: str) -> None:
