@@ -16,6 +16,7 @@ from typing import Literal
 from agentctx.diagnosis.align import alike, movement
 from agentctx.diagnosis.breakpoints import Marker
 from agentctx.diagnosis.breaks import Reference, leading_equal
+from agentctx.diagnosis.prompts import find_prompt_break, shares_an_answer
 from agentctx.diagnosis.texts import common_prefix, looks_like_summary, retells
 from agentctx.diagnosis.views import Item, View, key_of, role_of, text_of
 from agentctx.usage import Usage
@@ -269,7 +270,9 @@ class Conversations:
         if best_score >= 1:
             same = best.reference is not None and best.reference.view.prompt == prompt
             return Match("repeats" if same else "extends", best)
-        return Match("changed", best)
+        if best.reference is None or find_prompt_break(best.reference.view, best.reply, view) is not None:
+            return Match("changed", best)
+        return Match("branch", best) if shares_an_answer(best.reference.view, view) else NEW
 
     def _recent_prompts(self, view: View) -> Iterable[State]:
         return [state for state in reversed(self._states.values()) if state.api == view.api][:64]

@@ -170,3 +170,13 @@ def carries_prompt_reply(old: View, reply: str | Sequence[int], new: View) -> bo
     if isinstance(behind, str) and isinstance(reply, str):
         return common_prefix(behind, reply) >= 0.9 * len(reply)
     return list(behind) == list(reply)
+
+
+def shares_an_answer(old: View, new: View) -> bool:
+    """Whether two finished prompts share more than the opening question: at least one answer of the model."""
+    before, after = old.prompt, new.prompt
+    if not isinstance(before, str) or not isinstance(after, str):
+        return True  # token ids don't show it
+    shared = before[: common_prefix(before, after)]
+    user = _USER.search(shared)
+    return user is not None and _ANSWER.search(shared, user.end()) is not None

@@ -176,15 +176,22 @@ def steps(rng: random.Random, count: int, names: list[str], prefix: str, reasoni
 
 
 def make(
-    seed: int, api: Api, *, turns: int | None = None, reasoning: bool = True, replies: bool = True
+    seed: int,
+    api: Api,
+    *,
+    turns: int | None = None,
+    reasoning: bool = True,
+    replies: bool = True,
+    head: int | None = None,
 ) -> Session:
-    """A healthy session."""
+    """A healthy session. ``head``: the seed of tools and system prompt, where sessions share them."""
     rng = random.Random(seed)
     count = turns or rng.randint(4, 9)
-    declared = tools(rng, api)
+    front = rng if head is None else random.Random(head)
+    declared = tools(front, api)
+    system = paragraph(front, 8, 20)
     names = [(tool.get("function") or tool)["name"] for tool in declared]
     prefix = "toolu_" if api == "anthropic.messages" else "call_"
-    system = paragraph(rng, 8, 20)
     run = steps(rng, count, names, prefix, reasoning)
     build = {
         "openai.chat": _chat,
