@@ -26,6 +26,7 @@ from agentctx.errors import RenderError
 from agentctx.messages import MediaPart, Message, Request, Tool
 from agentctx.rendering.layout import Block, Piece, Run, Special, encode_block
 from agentctx.rendering.prompt import Prompt, Span, TokenIds, Zone
+from agentctx.rendering.spans import zone_of
 from agentctx.rendering.tokenizer import Tokenizer, embedded_tokenizer
 
 START, SEP, END = Special("<|im_start|>"), Special("<|im_sep|>"), Special("<|im_end|>")
@@ -82,15 +83,6 @@ def message_runs(message: Message) -> Iterator[Run]:
     yield from (START, [Piece(message.role)], SEP)
     yield from body_runs(message)
     yield END
-
-
-def zone_of(request: Request, index: int) -> Zone:
-    """The zone of a message's content."""
-    messages = request.messages
-    first = 1 if messages and messages[0].role == "system" else 0
-    if index < first:
-        return "system"
-    return "pinned" if index < first + request.pinned else "log"
 
 
 @dataclass(frozen=True, slots=True)

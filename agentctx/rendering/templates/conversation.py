@@ -10,6 +10,7 @@ from agentctx.messages import MediaPart, Message, Request, TextPart, Tool
 from agentctx.rendering.templates.profile import TemplateProfile
 from agentctx.rendering.templates.template import Conversation
 from agentctx.rendering.templates.tracing import Source, joined, whole
+from agentctx.rendering.tokenizer import replace_surrogates
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,14 +34,7 @@ class Converter:
 
     def prepare(self, request: Request, previous: Prepared | None = None) -> Prepared:
         """Convert; what ``previous`` shares with the request is taken over as the same objects."""
-        kept = 0
-        if previous is not None:
-            old = previous.request.messages
-            limit = min(len(old), len(request.messages))
-            while kept < limit and (
-                old[kept] is request.messages[kept] or old[kept] == request.messages[kept]
-            ):
-                kept += 1
+        kept = shared_messages(previous.request.messages, request.messages) if previous is not None else 0
         messages = previous.conversation.messages[:kept] if previous is not None else []
         origins = list(previous.origins[:kept]) if previous is not None else []
         for index in range(kept, len(request.messages)):
@@ -163,13 +157,30 @@ def _between(separator: str, texts: list[str]) -> list[str]:
     return out
 
 
+def shared_messages(old: tuple[Message, ...], new: tuple[Message, ...]) -> int:
+    """Number of leading messages that are equal."""
+    limit = min(len(old), len(new))
+    if old[:limit] == new[:limit]:  # the same objects, mostly: compared by identity first
+        return limit
+    kept = 0
+    while old[kept] is new[kept] or old[kept] == new[kept]:
+        kept += 1
+    return kept
+
+
 def _traced(value: Any, source: Source, origins: dict[int, Source]) -> Any:
-    """A copy of a JSON value in which every string knows its source, and so does every container."""
+    """A copy of a JSON value in which every string knows its source, and so does every container.
+
+    JSON can spell surrogates, which no prompt can hold: they become U+FFFD.
+    """
     made: Any
     if isinstance(value, str):
-        return whole(value, source)
+        return whole(replace_surrogates(value), source)
     if isinstance(value, dict):
-        made = {whole(key, source): _traced(item, source, origins) for key, item in value.items()}
+        made = {
+            whole(replace_surrogates(key), source): _traced(item, source, origins)
+            for key, item in value.items()
+        }
     elif isinstance(value, list):
         made = [_traced(item, source, origins) for item in value]
     else:

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from operator import is_
 from typing import TYPE_CHECKING, Any, SupportsIndex, overload
 
 from jinja2.runtime import LoopContext, Macro
@@ -274,18 +275,28 @@ def same_value(old: Any, new: Any, places: Mapping[int, int]) -> bool:
         return False
 
 
+def leading_same(old: list[Any], new: list[Any]) -> int:
+    """Number of leading elements that are the same objects, or equal plain values."""
+    limit = min(len(old), len(new))
+    if all(map(is_, old, new)):
+        return limit
+    same = 0
+    while same < limit:
+        left, right = old[same], new[same]
+        if left is not right and not (
+            type(left) is type(right) and type(left) in (str, int) and left == right
+        ):
+            break
+        same += 1
+    return same
+
+
 def resume_at(old: LoopRecord, items: list[Any], same_messages: int, all_same: bool) -> int:
     """Number of passes that need not be made again.
 
     ``same_messages``: leading messages that are the same objects in both renderings; ``all_same``: the lists are equal.
     """
-    shorter = min(len(old.items), len(items))
-    same = 0
-    while same < shorter and (
-        old.items[same] is items[same]
-        or (isinstance(items[same], str | int) and old.items[same] == items[same])
-    ):
-        same += 1
+    same = leading_same(old.items, items)
     equal_length = len(old.items) == len(items)
     for count in range(min(same, len(old.boundaries) - 1), 0, -1):
         reach, peek, all_read, length_read = old.boundaries[count].watched

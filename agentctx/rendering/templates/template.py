@@ -29,6 +29,7 @@ from agentctx.rendering.templates.loops import (
     Passes,
     ResumablePasses,
     Watch,
+    leading_same,
     namespace_contents,
     resume_at,
     same_value,
@@ -36,6 +37,7 @@ from agentctx.rendering.templates.loops import (
 )
 from agentctx.rendering.templates.operations import RUN
 from agentctx.rendering.templates.tracing import Run, Source, Traced
+from agentctx.rendering.tokenizer import replace_surrogates
 
 Dialect = Literal["transformers", "relaxed"]
 _STATEFUL = frozenset(("cycler", "joiner"))
@@ -107,9 +109,7 @@ class RenderRun:
 
     def _compare_messages(self, old: list[dict[str, Any]]) -> None:
         new = self.conversation.messages
-        shorter, same = min(len(old), len(new)), 0
-        while same < shorter and old[same] is new[same]:
-            same += 1
+        same = leading_same(old, new)
         self.same_messages = same
         self.all_same = same == len(old) == len(new)
 
@@ -216,7 +216,7 @@ class ChatTemplate:
         dialect: Dialect = "transformers",
         limits: Limits | None = None,
     ) -> None:
-        self.source = source
+        self.source = replace_surrogates(source)
         self.name = name
         self.variables = dict(variables or {})
         self.dialect = dialect

@@ -1,0 +1,140 @@
+"""From character runs of known origin to the spans of a prompt."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from operator import attrgetter
+
+import numpy as np
+
+from agentctx.messages import Request
+from agentctx.rendering.prompt import Span, Zone
+from agentctx.rendering.templates.tracing import Run, Source
+from agentctx.rendering.tokenizer import CharStarts
+
+TEMPLATE = "template"
+
+
+@dataclass(frozen=True, slots=True)
+class Mapped:
+    """Spans that are already known. ``unchanged``: characters up to which text, tokens and their places are the same."""
+
+    request: Request
+    runs: Sequence[Run]
+    offset: int
+    spans: tuple[Span, ...]
+    unchanged: int
+
+
+def zone_of(request: Request, index: int) -> Zone:
+    """The zone of a message's content."""
+    messages = request.messages
+    first = 1 if messages and messages[0].role == "system" else 0
+    if index < first:
+        return "system"
+    return "pinned" if index < first + request.pinned else "log"
+
+
+def map_spans(
+    request: Request,
+    runs: Sequence[Run],
+    offset: int,
+    text_length: int,
+    starts: CharStarts,
+    known: Mapped | None = None,
+) -> tuple[Span, ...]:
+    """Spans that cover the text. ``runs`` count from ``offset``; a token that reaches over two spans belongs to the first.
+
+    Runs that touch and have one source are one span; the text between runs is the template's.
+    """
+    kept: tuple[Span, ...] = ()
+    run = 0
+    if known is not None and known.offset == offset and _same_layout(known.request, request):
+        kept, run = _kept_spans(known, runs, offset)
+        kept = _rezoned(kept, known.request, request)
+    char, token = (kept[-1].char_end, kept[-1].end) if kept else (0, 0)
+    pieces = _pieces(runs, run, offset, char, text_length)
+    ends = token + np.searchsorted(starts[token:], [end for end, _ in pieces])
+    made = []
+    for (char_end, source), end in zip(pieces, ends.tolist(), strict=True):
+        zone, item, name = _place(request, source)
+        made.append(Span(token, end, char, char_end, zone, item, name))
+        char, token = char_end, end
+    return kept + tuple(made)
+
+
+def _pieces(
+    runs: Sequence[Run], first: int, offset: int, char: int, text_length: int
+) -> list[tuple[int, Source | None]]:
+    """Ends and sources of all pieces from ``char`` on, without gaps."""
+    pieces: list[tuple[int, Source | None]] = []
+    for index in range(first, len(runs)):
+        start, end, source = runs[index]
+        if start + offset > char:
+            pieces.append((start + offset, None))
+        elif pieces and pieces[-1][1] == source:
+            pieces.pop()
+        pieces.append((end + offset, source))
+        char = end + offset
+    if char < text_length:
+        pieces.append((text_length, None))
+    return pieces
+
+
+def _place(request: Request, source: Source | None) -> tuple[Zone, int | None, str]:
+    if source is None:
+        return "template", None, TEMPLATE
+    kind, index, name = source
+    if kind == "tool":
+        return "tools", index, name
+    newest = name == "note" and index == len(request.messages) - 1
+    return "tail" if newest else zone_of(request, index), index, name
+
+
+def _same_layout(old: Request, new: Request) -> bool:
+    def system_first(request: Request) -> bool:
+        return bool(request.messages) and request.messages[0].role == "system"
+
+    return old.pinned == new.pinned and system_first(old) == system_first(new)
+
+
+def _kept_spans(known: Mapped, runs: Sequence[Run], offset: int) -> tuple[tuple[Span, ...], int]:
+    """Leading spans that stay as they are, and the first run behind them."""
+    same = _common_runs(known.runs, runs)
+    limit = known.unchanged
+    for side in (known.runs, runs):
+        if same < len(side):
+            limit = min(limit, side[same][0] + offset)
+    count = bisect_right(known.spans, limit, key=attrgetter("char_end"))
+    # The last one may go on in the new text, and a piece of it may be a run of its own.
+    count = max(0, count - 1)
+    end = known.spans[count - 1].char_end if count else 0
+    return known.spans[:count], bisect_right(runs, end - offset, hi=same, key=lambda run: run[1])
+
+
+def _common_runs(old: Sequence[Run], new: Sequence[Run]) -> int:
+    limit = min(len(old), len(new))
+    start, step = 0, 64
+    while start < limit and old[start : start + step] == new[start : start + step]:
+        start, step = start + step, step * 2
+    end = min(start + step, limit)
+    while start < end and old[start] == new[start]:
+        start += 1
+    return min(start, limit)
+
+
+def _rezoned(spans: tuple[Span, ...], old: Request, new: Request) -> tuple[Span, ...]:
+    """Notes are the tail only of the newest message."""
+    was, now = len(old.messages) - 1, len(new.messages) - 1
+    if was == now or not any(0 <= i < len(new.messages) and new.messages[i].notes for i in (was, now)):
+        return spans
+    changed: dict[int, Span] = {}
+    for index, span in enumerate(spans):
+        if span.field == "note" and span.item in (was, now):
+            zone: Zone = "tail" if span.item == now else zone_of(new, span.item)
+            changed[index] = replace(span, zone=zone)
+    if not changed:
+        return spans
+    return tuple(changed.get(index, span) for index, span in enumerate(spans))

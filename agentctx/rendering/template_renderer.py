@@ -1,0 +1,215 @@
+"""TemplateRenderer: a chat template and a tokenizer, rendering exactly what a server would read."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
+from functools import cached_property
+from typing import Any, Literal
+
+import numpy as np
+
+from agentctx.messages import Message, Request
+from agentctx.rendering.incremental import Encoded, encode_further
+from agentctx.rendering.prompt import Prompt, TokenIds
+from agentctx.rendering.spans import Mapped, map_spans
+from agentctx.rendering.special_tokens import SpecialTokens
+from agentctx.rendering.templates.conversation import Converter, Prepared
+from agentctx.rendering.templates.profile import TemplateProfile, read_profile
+from agentctx.rendering.templates.template import ChatTemplate, Rendering
+from agentctx.rendering.tokenizer import Tokenizer
+
+ArgumentForm = Literal["mapping", "raw"]
+
+
+@dataclass(frozen=True, slots=True)
+class _State:
+    """What the next prompt of the conversation can take over."""
+
+    renderer: TemplateRenderer
+    prepared: Prepared
+    rendering: Rendering
+    encoded: Encoded
+    offset: int
+
+
+class TemplateRenderer:
+    """Renders requests with a chat template, as the server that the template came from does.
+
+    ``keywords``: variables for the template (``enable_thinking``, …); a request's own ``template_kwargs_json`` goes before them.
+    ``arguments``: form of tool-call arguments; by default what the template takes, a mapping where it takes both (``TemplateProfile``).
+    ``now``: the moment that ``strftime_now`` tells; it stays fixed, so that equal requests give equal prompts.
+    ``bos``/``add_bos``: what the server puts in front when the template doesn't.
+    """
+
+    def __init__(
+        self,
+        template: ChatTemplate,
+        tokenizer: Tokenizer,
+        *,
+        name: str,
+        now: datetime,
+        keywords: Mapping[str, Any] | None = None,
+        arguments: ArgumentForm | None = None,
+        bos: str = "",
+        add_bos: bool = False,
+        blank_descriptions: bool = False,
+    ) -> None:
+        self.template = template
+        self.tokenizer = tokenizer
+        self.name = name
+        self.now = now
+        self.keywords = dict(keywords or {})
+        self._arguments = arguments
+        self._bos = bos if add_bos else ""
+        self._blank_descriptions = blank_descriptions
+
+    @cached_property
+    def profile(self) -> TemplateProfile:
+        """The forms that the template takes, found by trying it once."""
+        found = read_profile(self.template)
+        return found if self._arguments is None else replace(found, arguments=self._arguments)
+
+    @cached_property
+    def _converter(self) -> Converter:
+        return Converter(self.profile, blank_descriptions=self._blank_descriptions)
+
+    def count(self, text: str) -> int:
+        """Tokens of a plain text."""
+        return self.tokenizer.count(text)
+
+    def render(self, request: Request, previous: Prompt | None = None) -> Prompt:
+        """Render with the generation prompt at the end.
+
+        Costs time in what was added since ``previous`` as far as the template lets one prove that the rest is the same.
+        Raises ``RenderError`` when the template refuses the request or runs over its limits.
+        """
+        state = self._state_of(previous)
+        prepared = self._converter.prepare(request, state.prepared if state else None)
+        rendering = self._rendering(prepared, True, state)
+        text, offset = self._begun(rendering.text)
+        encoded, unchanged = encode_further(self.tokenizer, text, state.encoded if state else None)
+        known = None
+        if state is not None and previous is not None:
+            runs = state.rendering.runs
+            known = Mapped(previous.request, runs, state.offset, previous.spans, unchanged)
+        spans = map_spans(request, rendering.runs, offset, len(text), encoded.starts, known)
+        return Prompt(
+            token_ids=encoded.ids,
+            text=text,
+            spans=spans,
+            request=request,
+            exact=self.tokenizer.exact,
+            starts=encoded.starts,
+            state=_State(self, prepared, rendering, encoded, offset),
+        )
+
+    def render_text(self, request: Request, *, add_generation_prompt: bool = True) -> str:
+        """The text alone, without what the server puts in front."""
+        prepared = self._converter.prepare(request)
+        return self._rendering(prepared, add_generation_prompt, None).text
+
+    def reply_ids(self, prompt: Prompt, reply: Message) -> TokenIds:
+        """Tokens of the reply as generated behind ``prompt``, end token included.
+
+        They are read off the template's own rendering of the reply. Where the template doesn't repeat what it put in front of the
+        reply (an opened thinking block), the reply's own text from its first field on is taken.
+        """
+        state = self._state_of(prompt)
+        before = state.prepared if state else self._converter.prepare(prompt.request)
+        messages = (*prompt.request.messages, reply)
+        prepared = self._converter.prepare(prompt.request.model_copy(update={"messages": messages}), before)
+        rendering = self._rendering(prepared, False, state)
+        text, offset = self._begun(rendering.text)
+        own = [
+            (a + offset, b + offset)
+            for a, b, source in rendering.runs
+            if source[:2] == ("message", len(messages) - 1)
+        ]
+        end = self._end_of_reply(text, own[-1][1] if own else min(len(prompt.text), len(text)))
+        if text.startswith(prompt.text) and state is not None:
+            joined, _ = encode_further(self.tokenizer, text[:end], state.encoded)
+            size = len(prompt.token_ids)
+            if np.array_equal(joined.ids[:size], prompt.token_ids):
+                return joined.ids[size:]
+            return self.tokenizer.encode(text[len(prompt.text) : end])
+        start = own[0][0] if own else end
+        written = text[start:end]
+        if reply.reasoning and not any(
+            source[2] == "reasoning" for _, _, source in rendering.runs[-len(own) :]
+        ):
+            written = self._thought(prompt.text, reply.reasoning) + written
+        return self.tokenizer.encode(written)
+
+    @cached_property
+    def _special(self) -> SpecialTokens:
+        return SpecialTokens(self.tokenizer.special_tokens)
+
+    def _state_of(self, prompt: Prompt | None) -> _State | None:
+        state = prompt.state if prompt is not None else None
+        return state if isinstance(state, _State) and state.renderer is self else None
+
+    def _rendering(self, prepared: Prepared, generation: bool, state: _State | None) -> Rendering:
+        arguments = self.keywords
+        given = prepared.request.params.template_kwargs_json
+        if given:
+            arguments = {**arguments, **json.loads(given)}
+        return self.template.render(
+            prepared.conversation,
+            add_generation_prompt=generation,
+            now=self.now,
+            arguments=arguments,
+            previous=state.rendering if state else None,
+        )
+
+    def _begun(self, text: str) -> tuple[str, int]:
+        """The text with the server's own beginning, and how far that moved it."""
+        if not self._bos or text.startswith(self._bos):
+            return text, 0
+        return self._bos + text, len(self._bos)
+
+    def _end_of_reply(self, text: str, start: int) -> int:
+        """End of the token that ends a reply whose last field ends at ``start``."""
+        ending = text[start:]
+        specials = [
+            (begin, end, ending[begin:end]) for begin, end, token in self._special.split(ending) if token >= 0
+        ]
+        ends = {str(self.template.variables.get("eos_token") or ""), *_END_TOKENS}
+        for _, end, token in specials:
+            if token in ends:
+                return start + end
+        return start + specials[-1][1] if specials else len(text.rstrip())
+
+    def _thought(self, prompt: str, reasoning: str) -> str:
+        """A thinking block that the template doesn't keep, as it was generated."""
+        if "</think>" not in self.template.source:
+            return ""
+        opened = prompt.rstrip().endswith("<think>")
+        return f"{'' if opened else '<think>' + chr(10)}{reasoning}\n</think>\n\n"
+
+
+_END_TOKENS = frozenset(
+    (
+        *(
+            "<|im_end|>",
+            "<|eot_id|>",
+            "<|eom_id|>",
+            "<|end|>",
+            "<|return|>",
+            "<|call|>",
+            "<end_of_turn>",
+            "<turn|>",
+        ),
+        *(
+            "<|endoftext|>",
+            "<|end_of_text|>",
+            "</s>",
+            "[EOT]",
+            "[e~[",
+            "<｜end▁of▁sentence｜>",
+            "<|END_OF_TURN_TOKEN|>",
+        ),
+    )
+)
