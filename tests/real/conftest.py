@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import require
+
 from . import tiny_gguf
 from .llama_server import LlamaServer
 
