@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain
@@ -26,6 +27,7 @@ from agentctx.traces.node import Node
 from agentctx.traces.request_log import holds_request, read_records
 from agentctx.traces.shape import Session
 from agentctx.traces.source import VALUE_LIMIT, Line, PathType, lines_of, open_source, parse_json
+from agentctx.traces.values import json_values
 
 _KNOWN = (
     "agentctx traces, SWE-agent, mini-swe-agent, OpenHands, Claude Code, Codex, Gemini CLI, pi, Cline, tau-bench, "
@@ -82,7 +84,7 @@ def read_sessions(path: PathType) -> Iterator[Session]:
         if any(form.recognizes(value) for form in _DOCUMENT_FORMATS):
             yield from _read_documents(file, Node(value, file, first.number), lines)
         elif _line_format(value) is None and _is_log(value):
-            yield from _checked(body_log.read(read_records(path), file))
+            yield from _checked(_read_log(file))
         elif isinstance(value, dict):
             yield from _read_lines(file, first, value, lines)
         else:
@@ -96,6 +98,29 @@ def _read_documents(file: str, first: Node, rest: Iterator[Line]) -> Iterator[Se
         if document is None:
             raise _unknown(file, node.line)
         yield from _checked(document.read(node))
+
+
+def _begins_a_log(file: str) -> bool:
+    """Whether a file that is no single document begins with a request: indented values, one after another."""
+    if not os.path.isfile(file):
+        return False
+    try:
+        first = next(json_values(file), None)
+    except InputError:
+        return False
+    return first is not None and first.layout == "values" and holds_request(first.value)
+
+
+def _read_log(file: str) -> Iterator[Session]:
+    """The sessions of a log, which is opened anew: its reader has its own way through a file."""
+    if not os.path.isfile(file):
+        raise InputError(
+            "a log of requests can't be read as sessions from a pipe",
+            file=file,
+            line=1,
+            remedy="save it to a file first",
+        )
+    return body_log.read(read_records(file), file)
 
 
 def _line_format(value: Any) -> _Lines | None:
@@ -179,7 +204,13 @@ def _read_document(file: str, first: Line, rest: Iterator[Line], line_error: Inp
         parts.append(line.data)
     if len(parts) == 1:
         raise line_error
-    value = parse_json(b"\n".join(parts), file, first.number)
+    try:
+        value = parse_json(b"\n".join(parts), file, first.number)
+    except InputError:
+        if not _begins_a_log(file):
+            raise
+        yield from _checked(_read_log(file))
+        return
     document = next((form for form in _DOCUMENT_FORMATS if form.recognizes(value)), None)
     if document is None:
         lines = _line_format(value)
@@ -187,7 +218,7 @@ def _read_document(file: str, first: Line, rest: Iterator[Line], line_error: Inp
             yield from _checked(lines.read([Node(value, file, first.number)], file))
             return
     if document is None and _is_log(value):
-        yield from _checked(body_log.read(read_records(file), file))
+        yield from _checked(_read_log(file))
         return
     if document is None:
         raise _unknown(file, first.number)

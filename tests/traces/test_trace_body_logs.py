@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -115,7 +117,7 @@ def test_a_named_session_is_one_conversation(tmp_path: Path) -> None:
     assert [(session.id, len(session.requests)) for session in sessions] == [("a", 2), ("b", 1)]
 
 
-@pytest.mark.parametrize("layout", ["array", "indented", "har", "one"])
+@pytest.mark.parametrize("layout", ["array", "indented", "har", "one", "values"])
 def test_other_layouts(tmp_path: Path, layout: str) -> None:
     entry = {
         "request": {"url": "https://a/v1/chat/completions", "postData": {"text": json.dumps(CHAT)}},
@@ -126,6 +128,7 @@ def test_other_layouts(tmp_path: Path, layout: str) -> None:
         "indented": json.dumps([CHAT, CHAT], indent=2),
         "har": json.dumps({"log": {"entries": [entry, entry]}}, indent=1),
         "one": json.dumps(CHAT, indent=2),
+        "values": json.dumps(CHAT, indent=2) + "\n" + json.dumps(CHAT, indent=2),
     }[layout]
     path = tmp_path / "log"
     path.write_text(text)
@@ -157,3 +160,14 @@ def test_several_documents_on_lines_are_all_read(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="unknown format") as caught:
         load(written(tmp_path / "b", sample, {"x": 1}))
     assert caught.value.line == 2
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
+def test_a_log_in_a_pipe_is_refused_and_does_not_hang(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    writer = threading.Thread(target=pipe.write_text, args=(json.dumps(CHAT) + "\n",), daemon=True)
+    writer.start()
+    with pytest.raises(InputError, match="from a pipe"):
+        load(pipe)
+    writer.join(timeout=30)
