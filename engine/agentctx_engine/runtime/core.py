@@ -204,7 +204,7 @@ class EngineCore:
 
     def _end_stuck(self, report: StepReport) -> None:
         """Nothing runs and the oldest request fits nowhere. Sizes are checked on entry, so this is a last resort."""
-        if self.scheduler.running or not self.scheduler.waiting:
+        if report.step.preempted or self.scheduler.running or not self.scheduler.waiting:
             return
         request = self.scheduler.waiting[0].request
         error = EngineMemoryError(
