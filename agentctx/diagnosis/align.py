@@ -6,7 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from agentctx.diagnosis.texts import equal_json, json_difference, looks_like_summary, retells, shared_share
+from agentctx.diagnosis.texts import (
+    equal_json,
+    json_difference,
+    looks_like_summary,
+    quotes,
+    retells,
+    shared_share,
+)
 from agentctx.diagnosis.views import Item, answered_ids, call_ids, calls_of, role_of, text_of
 
 MoveKind = Literal["edited", "inserted", "removed", "replaced", "branch"]
@@ -14,6 +21,7 @@ MoveKind = Literal["edited", "inserted", "removed", "replaced", "branch"]
 # Behind this many items the search for a common continuation gives up: a break that far is a replacement.
 _REACH = 4096
 _ALIKE = 0.5
+_TELLING = 32  # characters of a message that is hardly said twice
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +55,7 @@ def movement(
         return Move("branch", at, gone=len(before) - at)
     if not a or a[0] == b[0]:
         return Move("edited", at, 1, 1)
-    gone, come = _meeting(a, b)
+    gone, come = _meeting(a, b, before[at:])
     if gone == 0 and come > 0:
         return Move("inserted", at, come=come)
     if come == 0 and gone > 0:
@@ -60,8 +68,11 @@ def movement(
     return _no_meeting(before, after, at, sent)
 
 
-def _meeting(a: Sequence[int], b: Sequence[int]) -> tuple[int, int]:
-    """The nearest pair of offsets at which both lists go on alike; (-1, -1) when they never do."""
+def _meeting(a: Sequence[int], b: Sequence[int], items: Sequence[Item]) -> tuple[int, int]:
+    """The nearest pair of offsets at which both lists go on alike; (-1, -1) when they never do.
+
+    ``items`` are those of ``a``.
+    """
     places: dict[int, list[int]] = {}
     for j, key in enumerate(b):
         places.setdefault(key, []).append(j)
@@ -73,11 +84,20 @@ def _meeting(a: Sequence[int], b: Sequence[int]) -> tuple[int, int]:
         for j in places.get(key, ()):
             if i + j >= nearest:
                 break
-            # One equal item may be chance ("ok"); two in a row, or one at an end, are the same history.
-            if i + 1 == len(a) or j + 1 == len(b) or a[i + 1] == b[j + 1]:
+            if _goes_on(a, b, i, j, items[i]):
                 best, nearest = (i, j), i + j
                 break
     return best
+
+
+def _goes_on(a: Sequence[int], b: Sequence[int], i: int, j: int, item: Item) -> bool:
+    """Whether equal items at ``i`` and ``j`` are the same history and no chance.
+
+    Two in a row are. One at an end is when it says something of its own, not just "ok" or "go on".
+    """
+    if i + 1 < len(a) and j + 1 < len(b):
+        return a[i + 1] == b[j + 1]
+    return len(text_of(item)) >= _TELLING or not item
 
 
 def _no_meeting(before: Sequence[Item], after: Sequence[Item], at: int, sent: int) -> Move:
@@ -96,7 +116,10 @@ def _no_meeting(before: Sequence[Item], after: Sequence[Item], at: int, sent: in
 def _sums_up(text: str, dropped: Sequence[Item]) -> bool:
     if looks_like_summary(text):
         return True
-    return len(text) >= 200 and len(dropped) >= 4 and retells(text, "\n".join(map(text_of, dropped)))
+    if len(text) < 200 or len(dropped) < 4:
+        return False
+    said = "\n".join(map(text_of, dropped))
+    return retells(text, said) and not quotes(text, said)
 
 
 def same_calls(old: Item, new: Item) -> bool:

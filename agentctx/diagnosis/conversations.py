@@ -17,7 +17,7 @@ from agentctx.diagnosis.align import alike, movement
 from agentctx.diagnosis.breakpoints import Marker
 from agentctx.diagnosis.breaks import Reference, leading_equal
 from agentctx.diagnosis.prompts import find_prompt_break, shares_an_answer
-from agentctx.diagnosis.texts import common_prefix, looks_like_summary, retells
+from agentctx.diagnosis.texts import common_prefix, looks_like_summary, quotes, retells
 from agentctx.diagnosis.views import Item, View, key_of, role_of, text_of
 from agentctx.usage import Usage
 
@@ -106,6 +106,21 @@ class Conversations:
     def count(self) -> int:
         """Conversations seen so far."""
         return self._next_conversation
+
+    @property
+    def kept_bodies(self) -> int:
+        """Requests whose whole body is kept."""
+        return len(self._bodies)
+
+    @property
+    def kept_chars(self) -> int:
+        """Characters of the kept bodies."""
+        return self._kept_chars
+
+    @property
+    def kept_keys(self) -> int:
+        """Keys of messages over all states."""
+        return self._kept_keys
 
     def find(self, view: View) -> Match:
         """The state that this request continues. ``new`` when it continues none."""
@@ -245,6 +260,8 @@ class Conversations:
             if role_of(item) == "assistant" or len(text) < 80:
                 continue
             told = "\n".join(map(text_of, old))
+            if len(text) >= 0.8 * len(told) or quotes(text, told):
+                continue
             if retells(text, told) and (looks_like_summary(text) or len(text) >= 400):
                 return True
         return False
@@ -354,6 +371,8 @@ def _likeness(old: str | Sequence[int], new: str | Sequence[int]) -> float:
     rest = len(old) - shared
     if rest < 400 and shared >= 0.9 * len(old):
         return 0.99 * shared / len(old)
+    if shared < 0.1 * len(old) and new.find(old[:64], 1) > 0:
+        return 0.0  # the earlier prompt stands in the later one from its start: it is quoted
     # Behind the first difference: do pieces of the earlier prompt still stand in the later one? Where even the head
     # differs, they must stand about where they stood: a prompt that only quotes a conversation is another one.
     drift = 256 if shared < 0.1 * len(old) else len(new)

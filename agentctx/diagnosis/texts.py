@@ -233,6 +233,15 @@ def retells(summary: str, sources: str) -> bool:
     return len(words & known) >= 0.65 * len(words)
 
 
+def quotes(text: str, source: str) -> bool:
+    """Whether ``text`` repeats ``source`` word for word, as a request for a title or a summary does."""
+    probe, tries = 60, 7
+    if len(text) < probe:
+        return False
+    starts = [(len(text) - probe) * number // (tries - 1) for number in range(tries)]
+    return 2 * sum(text[start : start + probe] in source for start in starts) > tries
+
+
 _THINK = re.compile(
     r"<(think|thinking|reasoning|thought|seed:think)>.*?</\1>|\[THINK\].*?\[/THINK\]",
     re.DOTALL | re.IGNORECASE,
