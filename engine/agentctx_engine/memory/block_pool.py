@@ -151,9 +151,10 @@ class BlockPool:
             raise OutOfBlocks(count, queue.size, self.num_usable_blocks)
         blocks = queue.pop_front(count)
         refs, hash_of = self._refs, self._hash_of
+        evicted = [block for block in blocks if hash_of[block] is not None]
+        if evicted:
+            self._evict(evicted)
         for block in blocks:
-            if hash_of[block] is not None:
-                self._evict(block)
             refs[block] = 1
         self.counters.allocated_blocks += count
         return blocks
@@ -273,7 +274,7 @@ class BlockPool:
         """Forget what ``block`` holds; it keeps its references and, if free, moves to the front of the queue."""
         if self._hash_of[block] is None:
             return
-        self._forget(block)
+        self._forget([block])
         if not self._refs[block]:
             self._num_queued_hashed -= 1
             self._queue.remove([block])
@@ -302,30 +303,39 @@ class BlockPool:
         if self.events is not None:
             self.events.publish(AllBlocksCleared(self.medium))
 
-    def _evict(self, block: int) -> None:
-        digest = self._hash_of[block]
-        assert digest is not None
+    def _evict(self, blocks: list[int]) -> None:
+        """Give up what ``blocks``, just taken from the queue, cache."""
         if self.on_evict is not None:
-            self.on_evict(block, digest, self._group_of[block])
-        self._num_queued_hashed -= 1
-        self.counters.evicted_blocks += 1
-        self._forget(block)
+            for block in blocks:
+                digest = self._hash_of[block]
+                assert digest is not None
+                self.on_evict(block, digest, self._group_of[block])
+        self._num_queued_hashed -= len(blocks)
+        self.counters.evicted_blocks += len(blocks)
+        self._forget(blocks)
 
-    def _forget(self, block: int) -> None:
-        """Take ``block`` out of the lookup tables; another block with the same hash stays findable."""
-        digest, group = self._hash_of[block], self._group_of[block]
-        assert digest is not None
-        self._hash_of[block] = None
-        self.generations[block] = (self.generations[block] + 1) & _GENERATIONS
-        if self.on_forget is not None:
-            self.on_forget(block)
-        cached, duplicates = self._cached[group], self._duplicates[group]
-        others = duplicates.get(digest) if duplicates else None
-        if others is None:
-            del cached[digest]
+    def _forget(self, blocks: list[int]) -> None:
+        """Take ``blocks`` out of the lookup tables; another block with the same hash stays findable."""
+        hash_of, group_of, generations = self._hash_of, self._group_of, self.generations
+        for block in blocks:
+            digest, group = hash_of[block], group_of[block]
+            assert digest is not None
+            hash_of[block] = None
+            generations[block] = (generations[block] + 1) & _GENERATIONS
+            if self.on_forget is not None:
+                self.on_forget(block)
+            duplicates = self._duplicates[group]
+            if duplicates and digest in duplicates:
+                self._forget_duplicate(block, digest, group)
+                continue
+            del self._cached[group][digest]
             if self.events is not None:
                 self.events.publish(BlockRemoved(digest, self.first_group + group, self.medium))
-            return
+
+    def _forget_duplicate(self, block: int, digest: bytes, group: int) -> None:
+        """``block`` is one of several with this hash: the next oldest answers for it from now on."""
+        cached, duplicates = self._cached[group], self._duplicates[group]
+        others = duplicates[digest]
         if cached[digest] == block:
             cached[digest] = others.pop(0)
         else:
