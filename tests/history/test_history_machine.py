@@ -1,4 +1,7 @@
-"""Under any sequence of public calls, requests of one epoch extend each other, and disk and memory agree."""
+"""Under any sequence of public calls, prompts of one epoch extend each other, and disk and memory agree.
+
+Checked on the messages themselves and on five renderings of them (see ``renderings.py``).
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,12 @@ from agentctx.errors import HistoryError
 from agentctx.history import History, Splice
 from agentctx.messages import Message, Params, Request, Tool, ToolCall, canonical_json
 
+from .renderings import Renderings
+
 texts = st.text(st.characters(codec="utf-8"), max_size=12)
+# What a model said does not begin with white space here: that the template's line break and the reply's first one become
+# one token is the tokenizer's doing (diagnosis calls it retokenised) and not the history's.
+said = texts.filter(lambda text: not text[:1].isspace())
 names = st.sampled_from(["read", "edit", "grep", "run"])
 schemas = st.dictionaries(st.sampled_from(["path", "text", "n"]), st.just({"type": "string"}), max_size=3)
 tools = st.lists(
@@ -37,6 +45,7 @@ class HistoryMachine(RuleBasedStateMachine):
         self.last: Request | None = None
         self.last_epoch = 0
         self.sent: list[bytes] = []
+        self.renderings = Renderings()
 
     def teardown(self) -> None:
         self.history.close()
@@ -50,7 +59,7 @@ class HistoryMachine(RuleBasedStateMachine):
     def user(self, text: str) -> None:
         self.history.user(text)
 
-    @rule(text=texts, reasoning=texts | st.none())
+    @rule(text=said, reasoning=said | st.none())
     def assistant(self, text: str, reasoning: str | None) -> None:
         with contextlib.suppress(HistoryError):
             self.history.assistant(text, reasoning=reasoning)
@@ -134,6 +143,7 @@ class HistoryMachine(RuleBasedStateMachine):
             assert request.tools == self.last.tools
             assert request.messages[: len(self.last.messages)] == self.last.messages
             assert request.pinned == self.last.pinned
+        self.renderings.check(request, self.history.epoch)
         self.last, self.last_epoch = request, self.history.epoch
         self.sent = [message.digest for message in self.history]
 
@@ -154,6 +164,15 @@ class HistoryMachine(RuleBasedStateMachine):
             self.history.close()
             self.history = History.open(self.path)
             assert self.history.checkpoint() == before
+            again = History.resume(before)
+            with contextlib.suppress(HistoryError):
+                again.seal()
+            if self.last is not None and (again.epoch, again.visible) == (
+                self.last_epoch,
+                self.last.messages,
+            ):
+                # Nothing was appended since the last request: it comes again, to the byte.
+                assert self.renderings.same_as_last(again.request())
         else:
             again = History.resume(before)
             assert again.checkpoint() == before
@@ -172,4 +191,4 @@ class HistoryMachine(RuleBasedStateMachine):
 
 
 TestHistoryMachine = HistoryMachine.TestCase
-TestHistoryMachine.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestHistoryMachine.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
