@@ -14,11 +14,12 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
 
+from agentctx.caches.model import CacheModel
 from agentctx.caches.registry import parse_cache
 from agentctx.errors import AgentctxError
 from agentctx.history import History
-from agentctx.policies import parse_policy
-from agentctx.rendering import load_renderer
+from agentctx.policies import SideRequest, parse_policy
+from agentctx.rendering import Prompt, Renderer, load_renderer
 from agentctx.reports.ledger import Ledger
 from agentctx.reports.turn import SessionReport, TurnReport
 from agentctx.traces import Session
@@ -78,6 +79,7 @@ def replay(session: Session, policy_spec: str, setting: Setting) -> SessionRepor
         elif generated:
             turn = policy.turn(history, renderer.count)
             stand_in = stand_in or turn.stand_in
+            asked, asked_reused = _ask(turn.asked, prompt, renderer, cache)
             prompt = renderer.render(turn.request, prompt)
             reply_ids = renderer.reply_ids(prompt, message)
             account = ledger.account(prompt)
@@ -99,6 +101,8 @@ def replay(session: Session, policy_spec: str, setting: Setting) -> SessionRepor
                     compacted=turn.compacted,
                     exact=prompt.exact,
                     divergence=account.divergence,
+                    asked=asked,
+                    asked_reused=asked_reused,
                 )
             )
         history.append(message)
@@ -109,6 +113,19 @@ def replay(session: Session, policy_spec: str, setting: Setting) -> SessionRepor
     return SessionReport(
         _title(session), policy_spec, cache.name, renderer.name, tuple(turns), stand_in, notes=tuple(notes)
     )
+
+
+def _ask(
+    requests: Sequence[SideRequest], previous: Prompt | None, renderer: Renderer, cache: CacheModel
+) -> tuple[int, int]:
+    """Serve a policy's requests for summaries on the same cache: their prompt tokens, and those of them reused."""
+    tokens = reused = 0
+    for side in requests:
+        prompt = renderer.render(side.request, previous)
+        prediction = cache.commit(prompt.token_ids, renderer.reply_ids(prompt, side.reply))
+        tokens += len(prompt)
+        reused += prediction.cached
+    return tokens, reused
 
 
 def _title(session: Session) -> str:

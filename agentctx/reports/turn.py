@@ -34,7 +34,9 @@ class TurnReport:
     """One model call. All counts are tokens; turns count from 1.
 
     ``cached`` is what the backend reported, ``None`` when it said nothing; ``predicted`` is the CacheModel's
-    answer. ``reused`` is the observed count where there is one, else the predicted.
+    answer. ``reused`` is the observed count where there is one, else the predicted. ``asked`` is the prompt of the
+    requests that the policy made for a summary before this turn's own, ``asked_reused`` what of it was reused; neither
+    is part of ``prompt``.
     """
 
     turn: int
@@ -50,6 +52,8 @@ class TurnReport:
     compacted: bool = False
     exact: bool = True
     divergence: Divergence | None = None
+    asked: int = 0
+    asked_reused: int = 0
 
     @property
     def reused(self) -> int:
@@ -107,6 +111,16 @@ class SessionReport:
     @property
     def rework(self) -> int:
         return self._sum("rework")
+
+    @property
+    def asked(self) -> int:
+        """Prompt tokens of the requests for summaries."""
+        return self._sum("asked")
+
+    @property
+    def asked_reprocessed(self) -> int:
+        """What of ``asked`` had to be processed."""
+        return self.asked - self._sum("asked_reused")
 
     @property
     def rework_factor(self) -> float:
