@@ -24,9 +24,10 @@ price of a rewrite. That needs no knowledge of g, holds when g changes, and is t
 
     sum over the turns since the last rewrite of c (D_t - S) >= W.            (2)
 
-By (2) no more is ever spent on rewrites than was spent on carrying, so the total is less than twice that of any policy
-that knew the end (the argument of the ski rental problem). Without a given horizon H is the number of turns so far: a
-session that has lasted n turns is expected to last n more.
+By (2) no more is ever spent on rewrites than was spent on carrying, and carrying costs no more than it does without any
+compaction. So whatever the session does, the whole costs less than twice what append-only costs: a wrong guess is bounded,
+which is what (1) alone, with a guessed H, is not. Without a given horizon H is the number of turns so far: a session that
+has lasted n turns is expected to last n more.
 """
 
 from __future__ import annotations

@@ -6,7 +6,9 @@ import asyncio
 from itertools import pairwise
 from pathlib import Path
 
+import hypothesis.strategies as st
 import pytest
+from hypothesis import given, settings
 
 from agentctx.errors import HistoryError, UsageError
 from agentctx.history import History, check_sequence
@@ -404,3 +406,56 @@ def test_break_even_waits_until_a_rewrite_is_earned_and_pays() -> None:
     assert first == number
     short = BreakEven(0.5, keep=105, tokens=6, horizon=1)
     assert not any(turn.compacted for turn in replay(short, 12)[1]), "one more turn never pays for a rewrite"
+
+
+class Slot:
+    """What a slot processes and reuses, message by message: the shortest faithful account of a prefix cache."""
+
+    def __init__(self) -> None:
+        self.last: list[Message] = []
+        self.processed = self.reused = 0
+
+    def serve(self, request_messages: tuple[Message, ...]) -> None:
+        shared = 0
+        for old, new in zip(self.last, request_messages, strict=False):
+            if old != new:
+                break
+            shared += 1
+        sizes = [
+            words(message.text) + sum(words(call.arguments) for call in message.tool_calls)
+            for message in request_messages
+        ]
+        self.reused += sum(sizes[:shared])
+        self.processed += sum(sizes[shared:])
+        self.last = list(request_messages)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    sizes=st.lists(st.integers(1, 400), min_size=1, max_size=60),
+    ratio=st.sampled_from([0.02, 0.1, 0.5, 1.0]),
+    keep=st.integers(0, 600),
+    horizon=st.none() | st.integers(1, 200),
+)
+def test_break_even_never_costs_twice_append_only(
+    sizes: list[int], ratio: float, keep: int, horizon: int | None
+) -> None:
+    """The bound of the derivation, for any session and any guess of the horizon, summary requests included."""
+    costs = []
+    for policy in (AppendOnly(), BreakEven(ratio, keep, 10, horizon)):
+        history, slot = History("system prompt"), Slot()
+        history.user("the task")
+        for number, size in enumerate(sizes):
+            call = history.tool_call("f", text_of(3, "q"), id=f"c{number}")
+            history.tool_result(call, text_of(size, f"r{number}-"))
+            turn = policy.turn(history, words)
+            for side in turn.asked:
+                asked = Slot()
+                asked.last = list(slot.last)
+                asked.serve(side.request.messages[:-1])  # the instruction is a constant, not the history's
+                slot.processed += asked.processed
+                slot.reused += asked.reused
+                slot.last = asked.last
+            slot.serve(turn.request.messages)
+        costs.append(slot.processed + ratio * slot.reused)
+    assert costs[1] < 2 * costs[0] + 20
