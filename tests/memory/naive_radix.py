@@ -186,4 +186,6 @@ class NaiveRadix:
         self.held.remove(held)
 
     def state(self) -> list[Any]:
-        return sorted(((run.space, run.text, run.start) for run in self.runs), key=repr)
+        return sorted(
+            ((run.space, run.text, run.start, run.hits, run.priority) for run in self.runs), key=repr
+        )

@@ -187,7 +187,8 @@ class RadixMachine(RuleBasedStateMachine):
         for node in tree.nodes():
             text = tuple(unpack(node.prefix()).tolist())
             start = len(text) - len(node.key) // TOKEN_BYTES
-            runs.append(((node.namespace.extra_key, node.namespace.salt), text, start))
+            space = (node.namespace.extra_key, node.namespace.salt)
+            runs.append((space, text, start, node.hits, node.priority))
         assert sorted(runs, key=repr) == self.naive.state()
         assert self.fast.evictable_tokens == self.naive.cached(locked=False)
         assert self.fast.protected_tokens == self.naive.cached(locked=True)

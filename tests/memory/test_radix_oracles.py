@@ -55,7 +55,7 @@ def replay(requests: list[dict], cache: RadixCache) -> list[int | None]:
             assert lease.match.hit_tokens + sum(tokens for _, tokens in lease.match.lost) == len(prompt)
             cache.extend(lease, output[:-1])
             cache.release(lease)
-        cache.check()
+    cache.check()
     return answers
 
 
