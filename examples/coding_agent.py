@@ -92,7 +92,7 @@ class Agent:
 
 def read_reply(text: str, first_call: int) -> Message:
     """A reply in the manner of Hermes and Qwen: text, then calls as JSON between ``<tool_call>`` marks."""
-    calls = []
+    calls: list[ToolCall] = []
     for body in _CALL.findall(text):
         try:
             call = json.loads(body)

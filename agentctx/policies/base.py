@@ -127,10 +127,12 @@ class EditingPolicy(ABC):
         events = history.events
         new = [event for event in events[progress.events :] if isinstance(event, Compaction)]
         rewrites = [event.rewrites_at for event in new if event.rewrites_at is not None]
+        rewritten = _paid_again(history, counts, min(rewrites)) if rewrites else 0
         return Turn(
             request=history.request(),
             dropped=self._all_dropped(history, counts, len(events)),
             rewrites_at=min(rewrites) if rewrites else None,
+            rewritten=rewritten,
             compacted=bool(rewrites),
             stand_in=any(event.stand_in for event in events if isinstance(event, Compaction)),
             problem="; ".join(progress.problems) or None,
@@ -176,6 +178,13 @@ def _finish(
         )
         return
     history.compact("summarized", [Splice(plan.start, plan.end, (summary,))], stand_in=stand_in)
+
+
+def _paid_again(history: History, counts: TokenCounts, start: int) -> int:
+    """Tokens from visible message ``start`` on that are not new in this turn: summaries, and what stands behind the cut."""
+    sent = history.turn_end(history.turns) if history.turns else 0
+    visible, origins = history.visible, history.origins
+    return sum(counts.message(visible[i]) for i in range(start, len(visible)) if origins[i] < sent)
 
 
 def _discard(answer: Awaitable[str]) -> None:

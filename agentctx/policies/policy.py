@@ -48,6 +48,7 @@ class Turn:
     ``dropped``: everything of the log that is not in the request as it was appended, by ascending index.
     ``rewrites_at``: index of the first message of the previous request that this one changes or moves, or
     ``None`` when the request extends the previous one.
+    ``rewritten``: tokens that are paid again for it: what stands from there on, the turn's own new messages left out.
     ``compacted``: this turn opened a new epoch. ``stand_in``: a summary in the request is a deterministic stand-in.
     ``problem``: why a compaction that was due did not happen (a summarizer failed); the request is as without it.
     ``asked``: requests for summaries that this turn made before its own.
@@ -56,6 +57,7 @@ class Turn:
     request: Request
     dropped: tuple[Dropped, ...] = ()
     rewrites_at: int | None = None
+    rewritten: int = 0
     compacted: bool = False
     stand_in: bool = False
     problem: str | None = None

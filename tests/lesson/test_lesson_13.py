@@ -79,6 +79,7 @@ def test_keep_last_five_results() -> None:
     assert processed == [2400] + [400] * 4 + [2000] * 15
     assert (sum(processed), max(processed), lengths[-1]) == (34000, 2400, 4000)
     assert [turn.rewrites_at for turn in turns] == [None] * 5 + [1] * 15
+    assert [turn.rewritten for turn in turns] == [0] * 5 + [1600] * 15
     assert sum(item.tokens for item in turns[-1].dropped) == 15 * 400
 
 
@@ -88,6 +89,7 @@ def test_one_summary_at_turn_13(spec: str) -> None:
     assert processed == [2400] + [400] * 11 + [700] + [400] * 7
     assert (sum(processed), max(processed), lengths[-1]) == (10300, 2400, 5500)
     assert [turn.compacted for turn in turns] == [turn == 12 for turn in range(TURNS)]
+    assert [turn.rewritten for turn in turns] == [300 * (turn == 12) for turn in range(TURNS)]
     assert [turn.stand_in for turn in turns] == [turn >= 12 for turn in range(TURNS)]
     assert sum(item.tokens for item in turns[-1].dropped) == 12 * 400
 

@@ -459,3 +459,55 @@ def test_break_even_never_costs_twice_append_only(
             slot.serve(turn.request.messages)
         costs.append(slot.processed + ratio * slot.reused)
     assert costs[1] < 2 * costs[0] + 20
+
+
+talk = st.lists(
+    st.tuples(
+        st.sampled_from(["calls", "answer", "both"]),
+        st.lists(st.integers(0, 60), min_size=1, max_size=3),  # tokens of the results
+        st.integers(0, 2),  # user messages behind them
+    ),
+    max_size=14,
+)
+
+
+@pytest.mark.parametrize("spec", SPECS)
+def test_any_conversation_keeps_the_rules(spec: str) -> None:
+    """Random turns: parallel calls, answers without calls, several user messages, no task, no tools."""
+
+    @settings(max_examples=40, deadline=None)
+    @given(talk, st.booleans(), st.booleans())
+    def check(steps: list[tuple[str, list[int], int]], has_task: bool, has_tools: bool) -> None:
+        policy = parse_policy(spec)
+        history = History("system", [Tool.of("f")] if has_tools else [])
+        if has_task:
+            history.user("the task")
+        previous: tuple[Message, ...] = ()
+        epoch = 0
+        for number, (kind, sizes, users) in enumerate(steps):
+            turn = policy.turn(history, words)
+            messages = turn.request.messages
+            check_sequence(messages)
+            if history.epoch == epoch:
+                assert messages[: len(previous)] == previous
+                assert turn.rewritten == 0
+            assert messages[0].text == "system"
+            assert not has_task or messages[1].text == "the task"
+            dropped = {item.index for item in turn.dropped}
+            assert {
+                i for i, m in enumerate(history.messages) if i not in history.origins or m not in messages
+            } <= dropped
+            previous, epoch = messages, history.epoch
+            if kind == "answer":
+                history.assistant(text_of(sizes[0], f"t{number}-"))
+            else:
+                calls = tuple(
+                    ToolCall(id=f"{number}-{i}", name="f", arguments="{}") for i in range(len(sizes))
+                )
+                history.assistant("I look." if kind == "both" else "", tool_calls=calls)
+                for call, size in zip(calls, sizes, strict=True):
+                    history.tool_result(call.id, text_of(size, f"r{call.id}-"))
+            for user in range(users):
+                history.user(f"more {number} {user}")
+
+    check()
