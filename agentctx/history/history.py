@@ -21,6 +21,7 @@ from agentctx.history.events import Compaction, Event, How, Splice, ToolAdded
 from agentctx.history.journal import Journal
 from agentctx.history.legality import check_sequence
 from agentctx.history.records import State, ToolOrder, encode
+from agentctx.history.tools_zone import announcement, arranged
 from agentctx.history.zones import MessageLog
 from agentctx.messages import (
     Content,
@@ -32,7 +33,6 @@ from agentctx.messages import (
     Tool,
     ToolCall,
     canonical_json,
-    canonical_tool_order,
 )
 
 
@@ -59,7 +59,7 @@ class History(Sequence[Message]):
         head += [_as_message("user", item) for item in pinned]
         self._s = State(
             log=MessageLog(head),
-            tools=_arranged(tools, tool_order),
+            tools=arranged(tools, tool_order),
             tool_order=tool_order,
             has_system=system is not None,
             params=params or Params(),
@@ -311,7 +311,7 @@ class History(Sequence[Message]):
         Before the first request the set is replaced. After it, a different set raises ``HistoryError``; tools
         that a message announced may be in it or not.
         """
-        given = _arranged(tools, self._s.tool_order)
+        given = arranged(tools, self._s.tool_order)
         meanings = {tool.meaning for tool in given}
         own = {tool.meaning for tool in self.tools}
         announced = {event.tool.meaning for event in self._s.events if isinstance(event, ToolAdded)}
@@ -341,10 +341,10 @@ class History(Sequence[Message]):
         self._record("add_tool", tool=tool, how=how)
         state = self._s
         if state.sent_tools and how == "message":
-            message = Message(role="user", content=_announcement(tool))
+            message = Message(role="user", content=announcement(tool))
             state.log.insert(len(self), message)
         else:
-            state.tools = _arranged((*state.tools, tool), state.tool_order)
+            state.tools = arranged((*state.tools, tool), state.tool_order)
             if not state.sent_tools:
                 return
             state.epoch += 1
@@ -490,23 +490,9 @@ class History(Sequence[Message]):
         return f"call_{number}"
 
 
-def _arranged(tools: Iterable[Tool], order: ToolOrder) -> tuple[Tool, ...]:
-    given = tuple(tools)
-    names = [tool.name for tool in given]
-    if len(set(names)) != len(names):
-        twice = next(name for name in names if names.count(name) > 1)
-        raise HistoryError("two tools have this name", item=f"tools ({twice})")
-    return given if order == "given" else canonical_tool_order(given)
-
-
 def _as_content(content: str | Iterable[Part]) -> Content:
     return content if isinstance(content, str) else tuple(content)
 
 
 def _as_message(role: Literal["system", "user"], item: str | Message) -> Message:
     return item if isinstance(item, Message) else Message(role=role, content=item)
-
-
-def _announcement(tool: Tool) -> str:
-    names = canonical_json({"name": tool.name, "description": tool.description})[:-1]
-    return f'A new tool is available from here on:\n{names},"parameters":{tool.parameters_json}}}'
