@@ -56,8 +56,9 @@ _LINE_FORMATS = tuple(
     _Lines(module.recognizes, module.read)
     for module in (recording, codex, pi, openhands, text_log, claude_code)
 )
-_DOCUMENT_FORMATS = tuple(
-    _Document(module.recognizes, module.read) for module in (gemini_cli, cline, chat_list)
+_DOCUMENT_FORMATS = (
+    *(_Document(module.recognizes, module.read) for module in (gemini_cli, cline, chat_list)),
+    _Document(openhands.recognizes_events, openhands.read_events),
 )
 
 

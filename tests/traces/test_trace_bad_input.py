@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +22,14 @@ def lines(*records: Any) -> bytes:
     return b"".join(json.dumps(record).encode() + b"\n" for record in records)
 
 
+_numbers = count()
+
+
 def claude(role: str, content: Any, **more: Any) -> dict[str, Any]:
     message: dict[str, Any] = {"role": role, "content": content}
     if role == "assistant":
         message |= {"id": "msg_1", "model": "claude-x"}
-    return {"type": role, "uuid": "u", "sessionId": "s", "message": message, **more}
+    return {"type": role, "uuid": f"u{next(_numbers)}", "sessionId": "s", "message": message, **more}
 
 
 CALL = {"type": "tool_use", "id": "toolu_1", "name": "read", "input": {"path": "a"}}

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from agentctx.errors import InputError
-from agentctx.messages import Tool
+from agentctx.messages import Message, Part, TextPart, Tool
 from agentctx.traces.entry import Entry
 from agentctx.traces.node import Node
-from agentctx.traces.parts import openai_message
+from agentctx.traces.parts import block_messages, openai_message, role_of
 from agentctx.traces.shape import Session
-from agentctx.traces.source import stem
+from agentctx.traces.source import parse_text, stem
 from agentctx.traces.times import seconds
 from agentctx.traces.tools import tools_of
 from agentctx.usage import Usage, usage_from_response
@@ -55,6 +55,8 @@ def _find(document: Any) -> _Found | None:
         recorder = document.get("trajectory_format")
         if (isinstance(recorder, str) and recorder.startswith("mini-swe-agent")) or "info" in document:
             return _Found("mini-swe-agent", "messages")
+    if isinstance(document.get("samples"), list) and "eval" in document:
+        return _Found("inspect", "samples")
     return None
 
 
@@ -78,11 +80,18 @@ def read(document: Node) -> Iterator[Session]:
     found = _find(document.value)
     if found is None:
         raise document.error("no list of chat messages here")
+    if found.key == "samples":  # a whole eval log of Inspect
+        for sample in document["samples"].items():
+            yield from read(sample)
+        return
     if found.format == "inspect":
         document = _with_attachments(document)
     head: dict[str, Any] = document.value if isinstance(document.value, dict) else {}
     messages = document[found.key] if found.key else document
-    entries = tuple(_entry(node, found.format, index) for index, node in enumerate(messages.items()))
+    read_one = _block_entries if _has_blocks(messages.value) else _chat_entries
+    entries = tuple(
+        entry for index, node in enumerate(messages.items()) for entry in read_one(node, found.format, index)
+    )
     yield Session(
         _session_id(head, found.format) or stem(document.file),
         document.file,
@@ -108,9 +117,29 @@ def _tools(document: Node, head: dict[str, Any]) -> tuple[Tool, ...]:
     return tools_of(document["tools"]) if isinstance(head.get("tools"), list) else ()
 
 
-def _entry(node: Node, recorder: str, index: int) -> Entry:
+def _has_blocks(messages: Any) -> bool:
+    """Whether messages are made of Anthropic's blocks (Cline's older task files), not in the shape of chat completions."""
+    kinds = ("tool_use", "tool_result", "thinking")
+    return any(
+        isinstance(block, dict) and block.get("type") in kinds
+        for message in messages
+        if isinstance(message, dict) and isinstance(message.get("content"), list)
+        for block in message["content"]
+    )
+
+
+def _block_entries(node: Node, recorder: str, index: int) -> Iterator[Entry]:
+    call = f"message {index}" if node["role"].value == "assistant" else None
+    at = seconds(node["ts"].value)
+    for message in block_messages(role_of(node["role"]), node["content"]):
+        yield Entry(message, call, at, line=node.line)
+
+
+def _chat_entries(node: Node, recorder: str, index: int) -> Iterator[Entry]:
     value = node.obj()
-    message = openai_message(node)
+    if recorder == "mini-swe-agent" and value.get("role") == "exit":
+        return  # the program's own last note; no model reads it
+    message = _without_reasoning_parts(openai_message(node))
     if (
         message.tool_call_id is None
         and isinstance(value.get("tool_call_ids"), list)
@@ -123,7 +152,31 @@ def _entry(node: Node, recorder: str, index: int) -> Entry:
     generated = message.role == "assistant" and not demonstration
     extra = value.get("extra")
     at = seconds(value.get("timestamp") or (extra.get("timestamp") if isinstance(extra, dict) else None))
-    return Entry(message, f"message {index}" if generated else None, at, _usage(value), node.line)
+    yield Entry(message, f"message {index}" if generated else None, at, _usage(value), node.line)
+
+
+def _without_reasoning_parts(message: Message) -> Message:
+    """Inspect keeps what a model thought as a part of the content: move it to where thoughts belong."""
+    if isinstance(message.content, str):
+        return message
+    kept: list[Part] = []
+    thoughts: list[str] = []
+    for part in message.content:
+        thought = _thought(part)
+        if thought is None:
+            kept.append(part)
+        else:
+            thoughts.append(thought)
+    if not thoughts:
+        return message
+    return message.model_copy(update={"content": tuple(kept), "reasoning": "\n".join(thoughts)})
+
+
+def _thought(part: Part) -> str | None:
+    if not isinstance(part, TextPart) or not part.text.startswith('{"type":"reasoning"'):
+        return None
+    found = parse_text(part.text).get("reasoning")
+    return found if isinstance(found, str) else None
 
 
 def _usage(value: dict[str, Any]) -> Usage | None:

@@ -18,12 +18,22 @@ from agentctx.usage import Usage, usage_from_openai
 FORMAT = "codex"
 
 _TYPES = ("session_meta", "response_item", "event_msg", "turn_context", "compacted")
-_CALLS = {"function_call", "custom_tool_call", "local_shell_call", "web_search_call", "tool_search_call"}
+# What the provider runs itself (web search) has no result in the rollout and is no call of the client's.
+_CALLS = ("function_call", "custom_tool_call", "local_shell_call", "tool_search_call")
 
 
 def recognizes(record: dict[str, Any]) -> bool:
-    """Whether a record is a line of a Codex rollout."""
-    return record.get("type") in _TYPES and isinstance(record.get("payload"), dict) and "timestamp" in record
+    """Whether a record is a line of a Codex rollout; old versions open with a bare head and bare items."""
+    if "payload" not in record:
+        return {"id", "timestamp", "instructions"} <= record.keys() or record.get("record_type") == "state"
+    return record.get("type") in _TYPES and isinstance(record["payload"], dict) and "timestamp" in record
+
+
+def _unwrapped(record: Node) -> tuple[str, Node]:
+    """Kind and payload of a line, whichever version wrote it."""
+    if "payload" in record:
+        return record["type"].maybe_text() or "", record["payload"]
+    return ("response_item" if "type" in record else "session_meta"), record
 
 
 def item_message(item: Node) -> Message | None:
@@ -107,8 +117,8 @@ def read(records: Iterable[Node], file: str) -> Iterator[Session]:
     calls = _Calls()
     session_id, model, system = "", None, None
     for record in records:
-        payload = record["payload"]
-        match record["type"].value:
+        kind, payload = _unwrapped(record)
+        match kind:
             case "session_meta":
                 session_id = session_id or str(payload.obj().get("id") or "")
                 system = system or _instructions(payload)
@@ -120,6 +130,8 @@ def read(records: Iterable[Node], file: str) -> Iterator[Session]:
                 _count(entries, calls, payload.obj().get("info"))
             case "response_item":
                 _item(entries, calls, payload, seconds(record["timestamp"].value))
+                if payload is record and "output" in record:
+                    calls.over()  # old versions write no events: a result is all that ends a reply
     if system is not None:
         entries.insert(0, Entry(Message(role="system", content=system), line=1))
     yield Session(session_id or stem(file), file, FORMAT, entries=tuple(entries), model=model)

@@ -42,11 +42,25 @@ def _usage(node: Node) -> Usage | None:
     return Usage(prompt, counts.get("cacheRead"), counts.get("cacheWrite"), counts.get("output"))
 
 
+def _last_branch(records: list[Node]) -> list[Node]:
+    """The records on the way to the last one, in the file's order; all of them where records name no parents."""
+    by_id = {record.value["id"]: record for record in records if isinstance(record.value.get("id"), str)}
+    if not any(isinstance(record.value.get("parentId"), str) for record in records):
+        return records
+    on_way: set[int] = set()
+    record: Node | None = records[-1]
+    while record is not None and id(record) not in on_way:
+        on_way.add(id(record))
+        parent = record.value.get("parentId")
+        record = by_id.get(parent) if isinstance(parent, str) else None
+    return [record for record in records if id(record) in on_way or record.value.get("type") == "session"]
+
+
 def read(records: Iterable[Node], file: str) -> Iterator[Session]:
-    """One session per file."""
+    """One session per file: of a session with branches, the branch that was written last."""
     entries: list[Entry] = []
     session_id, model = "", None
-    for record in records:
+    for record in _last_branch(list(records)):
         value = record.obj()
         if value.get("type") == "session":
             session_id = session_id or str(value.get("id") or "")
