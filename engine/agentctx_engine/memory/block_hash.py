@@ -22,6 +22,7 @@ Int32Array = npt.NDArray[np.int32]
 Algorithm = Literal["sha256", "fast"]
 
 _MASK = (1 << 64) - 1
+_SLAB = 256  # blocks that are packed at a time, so that a long text needs no second copy in memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,30 +134,42 @@ class BlockHasher:
         ``every``: extra bytes of each block. ``single``: extra bytes by block index *within ``token_ids``*.
         Trailing tokens that fill no block are not hashed.
         """
-        data = np.asarray(token_ids, dtype=">i4").tobytes()
-        step = 4 * block_size
-        end = len(data) - len(data) % step
+        tokens = np.asarray(token_ids, dtype=np.int32)
+        num_blocks = len(tokens) // block_size
         digest = self.first_parent if parent is None else parent
         digests: list[bytes] = []
+        for first in range(0, num_blocks, _SLAB):
+            last = min(first + _SLAB, num_blocks)
+            data = tokens[first * block_size : last * block_size].astype(">i4").tobytes()
+            if every or single:
+                extras = [every + (single or {}).get(index, b"") for index in range(first, last)]
+                digest = self._extend_with(digests, digest, data, 4 * block_size, extras)
+            else:
+                digest = self._extend(digests, digest, data, 4 * block_size)
+        return digests
+
+    def _extend(self, digests: list[bytes], digest: bytes, data: bytes, step: int) -> bytes:
+        """Add the digests of ``data`` in steps of ``step`` bytes; returns the last. The hot loop: no call of our own."""
         add = digests.append
-        if every or single:
-            find = (single or {}).get
-            hash_bytes = self._hash_bytes
-            for index in range(end // step):
-                chunk = data[index * step : (index + 1) * step]
-                digest = hash_bytes(digest + chunk + every + find(index, b""))
-                add(digest)
-        elif self.algorithm == "sha256":
-            # The hot loop: no call of our own per block.
+        if self.algorithm == "sha256":
             sha256 = hashlib.sha256
-            for start in range(0, end, step):
+            for start in range(0, len(data), step):
                 digest = sha256(digest + data[start : start + step]).digest()
                 add(digest)
         else:
-            for start in range(0, end, step):
+            for start in range(0, len(data), step):
                 digest = (hash(digest + data[start : start + step]) & _MASK).to_bytes(8, "big")
                 add(digest)
-        return digests
+        return digest
+
+    def _extend_with(
+        self, digests: list[bytes], digest: bytes, data: bytes, step: int, extras: list[bytes]
+    ) -> bytes:
+        """The same with extra bytes for each block."""
+        for index, extra in enumerate(extras):
+            digest = self._hash_bytes(digest + data[index * step : (index + 1) * step] + extra)
+            digests.append(digest)
+        return digest
 
     def partial(self, parent: bytes, token_ids: Int32Array | Sequence[int], extra: bytes = b"") -> bytes:
         """Key of a block that is only partly filled.

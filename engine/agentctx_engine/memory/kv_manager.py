@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from functools import partial
 from math import lcm
 
+import numpy as np
+
 from .block_hash import NO_KEYS, Algorithm, BlockHasher, ExtraKeys
 from .block_pool import BlockPool
 from .block_table import BlockTable
@@ -141,10 +143,11 @@ class KVManager:
         ``read_cache`` False: reuse nothing (the caller needs every position computed), but cache what is computed.
         ``session`` is reported in events and never hashed.
         """
-        tokens = token_array(token_ids)
-        known = self.index.known(tokens, keys)
+        # One copy serves as the text to look up and as the sequence's own: a long prompt is copied once.
+        packed = token_array(token_ids).tobytes()
+        known = self.index.known(packed, keys)
         return KVSequence(
-            tokens,
+            np.frombuffer(packed, dtype=np.int32),
             hasher=self.hasher,
             block_size=self.block_size,
             keys=keys,

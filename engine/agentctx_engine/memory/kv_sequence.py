@@ -18,15 +18,20 @@ _MAX_TOKEN_ID = 2**31 - 1
 
 
 def token_array(token_ids: TokenIds) -> Int32Array:
-    """A fresh int32 array, shape [tokens], of ids given in any form. ``ValueError`` if they are no token ids."""
-    tokens = np.array(token_ids)
+    """Ids given in any form as int32, shape [tokens]; maybe the caller's own array. ``ValueError`` if they are no ids."""
+    tokens = np.asarray(token_ids)
     if tokens.ndim != 1:
         raise ValueError(f"token ids must have one dimension, not {tokens.ndim}")
-    if tokens.dtype == np.int32 or not tokens.size:
-        return tokens.astype(np.int32, copy=False)
-    if not np.issubdtype(tokens.dtype, np.integer) or tokens.min() < 0 or tokens.max() > _MAX_TOKEN_ID:
+    if not tokens.size:
+        return np.empty(0, dtype=np.int32)
+    wide = tokens.dtype != np.int32
+    if (
+        not np.issubdtype(tokens.dtype, np.integer)
+        or tokens.min() < 0
+        or (wide and tokens.max() > _MAX_TOKEN_ID)
+    ):
         raise ValueError(f"token ids are integers from 0 to {_MAX_TOKEN_ID}, got {tokens.dtype} outside that")
-    return tokens.astype(np.int32)
+    return tokens.astype(np.int32, copy=False)
 
 
 class KVSequence:
@@ -70,7 +75,7 @@ class KVSequence:
         read_cache: bool = True,
         session: str | None = None,
     ) -> None:
-        """``token_ids`` becomes the sequence's own. ``digests``: hashes of leading blocks that are known already; the rest is computed here. ``hints``: where
+        """``token_ids`` becomes the sequence's own and may be read-only. ``digests``: hashes of leading blocks that are known already; the rest is computed here. ``hints``: where
         leading blocks were last seen.
         """
         self._buffer = token_ids
@@ -111,6 +116,8 @@ class KVSequence:
         """
         added = token_array(token_ids)
         end = self.num_tokens + len(added)
+        if not len(added):
+            return
         if end > len(self._buffer):
             grown = np.empty(max(end, 2 * len(self._buffer), 64), dtype=np.int32)
             grown[: self.num_tokens] = self._buffer[: self.num_tokens]

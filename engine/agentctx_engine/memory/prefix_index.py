@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from .block_hash import BlockHasher, ExtraKeys
-from .block_table import Int32Array
 from .errors import IntegrityError
 from .explain import HitFacts, explain
 from .kv_events import EventLog
@@ -66,9 +65,12 @@ class PrefixIndex:
             for group in groups:
                 group.pool.on_forget = self.partial.discard
 
-    def known(self, tokens: Int32Array, keys: ExtraKeys) -> KnownText:
-        """What need not be hashed again of a text: the hashes of its leading blocks, and where these blocks were."""
-        known = self.memory.find(memory_text(tokens, keys), keys.namespace)
+    def known(self, packed: bytes, keys: ExtraKeys) -> KnownText:
+        """What need not be hashed again of a text, given as native int32 bytes: the hashes of its leading blocks, and
+        where these blocks were.
+        """
+        text = memory_text(np.frombuffer(packed, dtype=np.int32), keys) if keys.images else packed
+        known = self.memory.find(text, keys.namespace)
         trusted = trusted_tokens(known.num_tokens, keys) // self.block_size
         if trusted >= len(known.digests):
             return known
