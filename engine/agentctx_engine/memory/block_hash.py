@@ -76,6 +76,8 @@ class ExtraKeys:
             parts[0] = self._salt_part()
         for image in self.images:
             last = min(image.start + image.length, num_tokens) - 1
+            if last < image.start:
+                continue
             for index in range(image.start // block_size, last // block_size + 1):
                 offset = struct.pack(">q", image.start - index * block_size)
                 parts[index] = parts.get(index, b"") + _part(b"I", offset, image.content_hash.encode())
