@@ -151,7 +151,7 @@ class NaiveSlots:
         while self.limit is not None and self.host and self.total() > self.limit:
             self.host.pop(0)
         held = sum(len(entry["tokens"]) for entry in self.host)
-        most = self.s.n_ctx
+        most = self.s.total_ctx
         if self.limit is not None:
             most = max(most, int(self.limit / max(1.0, self.total() / max(1, held))))
         while self.host and sum(len(entry["tokens"]) for entry in self.host) > most:

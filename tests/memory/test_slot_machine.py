@@ -35,6 +35,10 @@ class TinyServer(ServerSettings):
     def slot_ctx(self) -> int:
         return self.n_ctx if self.kv_unified else self.n_ctx // self.n_slots
 
+    @property
+    def total_ctx(self) -> int:
+        return self.n_ctx
+
     def window_cells(self, model: ModelMemory) -> int:
         if self.swa_full:
             return self.slot_ctx

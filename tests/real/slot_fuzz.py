@@ -62,6 +62,7 @@ SETTINGS: dict[str, ServerSettings] = {
     "one slot": ServerSettings(n_ctx=_N_CTX, n_slots=1, kv_unified=False),
     "one slot, no RAM cache": ServerSettings(n_ctx=_N_CTX, n_slots=1, kv_unified=False, cache_ram_mib=0),
     "two separate slots": ServerSettings(n_ctx=_N_CTX, n_slots=2, kv_unified=False),
+    "three separate slots": ServerSettings(n_ctx=1000, n_slots=3, kv_unified=False, cache_ram_mib=-1),
     "no RAM cache": ServerSettings(n_ctx=_N_CTX, cache_ram_mib=0),
     "no checkpoints": ServerSettings(n_ctx=_N_CTX, ctx_checkpoints=0),
     "3 checkpoints, step 64": ServerSettings(n_ctx=_N_CTX, ctx_checkpoints=3, checkpoint_min_step=64),

@@ -33,4 +33,11 @@ from .prefix_cache import Match as Match
 from .prefix_cache import PrefixCache as PrefixCache
 from .prefix_index import Hit as Hit
 from .radix_cache import RadixCache as RadixCache
+from .radix_cache import RadixLease as RadixLease
+from .radix_tree import Namespace as Namespace
+from .radix_tree import RadixTree as RadixTree
 from .slot_cache import SlotCache as SlotCache
+from .slot_cache import SlotLease as SlotLease
+from .slot_server import SlotAnswer as SlotAnswer
+from .slot_settings import ModelMemory as ModelMemory
+from .slot_settings import ServerSettings as ServerSettings

@@ -205,15 +205,13 @@ class SlotCache:
 
     def stats(self) -> CacheStats:
         server = self.server
-        settings = server.settings
         held = sum(slot.prompt.num_tokens for slot in server.slots)
-        pools = 1 if settings.kv_unified else settings.n_slots
         return CacheStats(
             requests=self._requests,
             prompt_tokens=self._prompt_tokens,
             hit_tokens=self._hit_tokens,
             cached_tokens=held + (server.host.num_tokens if server.host is not None else 0),
-            capacity_tokens=settings.slot_ctx * pools,
+            capacity_tokens=server.settings.total_ctx,
             evicted_tokens=self._evicted_tokens,
         )
 

@@ -112,7 +112,7 @@ class SlotServer:
         self.host: HostPrompts | None = None
         if settings.host_cache:
             limit = settings.cache_ram_mib * MIB if settings.cache_ram_mib > 0 else None
-            self.host = HostPrompts(limit, settings.n_ctx)
+            self.host = HostPrompts(limit, settings.total_ctx)
         self._clock = 0
         self._tasks = 0
         self.dropped: list[
@@ -399,9 +399,9 @@ class SlotServer:
             assert len(checkpoints) <= self.settings.ctx_checkpoints, (
                 f"slot {slot.index}: too many checkpoints"
             )
-            assert all(kept.num_tokens <= held for kept in checkpoints), (
-                f"slot {slot.index}: a checkpoint is ahead"
-            )
+            # The server keeps a checkpoint that ends one token past what it kept of the prompt.
+            ahead = [kept for kept in checkpoints if kept.num_tokens > held + 1]
+            assert not ahead, f"slot {slot.index}: checkpoints are ahead of the prompt"
         self.memory.check()
         if self.host is not None:
             assert all(entry.prompt.num_tokens for entry in self.host.entries), (

@@ -63,8 +63,14 @@ class ServerSettings:
 
     @property
     def slot_ctx(self) -> int:
-        """Tokens that one slot may hold."""
-        return self.n_ctx if self.kv_unified else -(-(self.n_ctx // self.n_slots) // 256) * 256
+        """Tokens that one slot may hold: the server rounds contexts up to whole 256s."""
+        total = _whole_256(self.n_ctx)
+        return total if self.kv_unified else _whole_256(total // self.n_slots)
+
+    @property
+    def total_ctx(self) -> int:
+        """Tokens that all slots may hold together."""
+        return self.slot_ctx if self.kv_unified else self.slot_ctx * self.n_slots
 
     @property
     def host_cache(self) -> bool:
@@ -85,7 +91,11 @@ class ServerSettings:
         if self.swa_full:
             return self.slot_ctx
         cells = model.window * (self.n_slots if self.kv_unified else 1) + self.n_ubatch
-        return -(-min(self.slot_ctx, cells) // 256) * 256
+        return _whole_256(min(self.slot_ctx, cells))
+
+
+def _whole_256(count: int) -> int:
+    return -(-count // 256) * 256
 
 
 # One slot and no host cache: only the slot's own content counts.
