@@ -8,31 +8,41 @@ import sys
 import pytest
 
 MOST_MEGABYTES = 400
+MOST_MEGABYTES_AFTER_EVICTIONS = 470
 
 FILL = """
 import numpy as np
 from agentctx_engine.memory import KVManager
 
+def peak():
+    with open("/proc/self/status") as status:
+        return next(line.split()[1] for line in status if line.startswith("VmHWM:"))
+
 kv = KVManager(1_000_000, 16)
+[pool] = kv.pools
 tokens = np.random.default_rng(0)
-for _ in range(1000):
+for number in range(1, 2001):
     seq = kv.open(tokens.integers(0, 50_000, 16_000).astype(np.int32))
     assert kv.admit(seq, len(seq))
     kv.commit(seq, len(seq))
     kv.free(seq)
-[pool] = kv.pools
-assert pool.num_cached_blocks == pool.num_findable_hashes == 1_000_000
-# The last conversation is still there whole: nothing was dropped to stay small.
-assert kv.match(seq).num_tokens == 15_984
-with open("/proc/self/status") as status:
-    print(next(line.split()[1] for line in status if line.startswith("VmHWM:")))
+    if number % 1000 == 0:
+        assert pool.num_cached_blocks == pool.num_findable_hashes == 1_000_000
+        # The last conversation is still there whole: nothing was dropped to stay small.
+        assert kv.match(seq).num_tokens == 15_984
+        print(pool.counters.evicted_blocks, peak())
 """
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_a_million_cached_blocks_take_less_than_400_megabytes() -> None:
-    """The peak of the whole process: interpreter, numpy, hashes, free queue and the remembered text (64 MB of it)."""
+    """The peak of the whole process: interpreter, numpy, hashes, free queue and the remembered text.
+
+    Once every block has been evicted and cached anew, the dictionary of hashes has doubled its table (the interpreter
+    sizes it by what was ever put in), and evicted text is remembered beside the cached: a figure of its own.
+    """
     run = subprocess.run([sys.executable, "-c", FILL], capture_output=True, text=True, check=True)
-    megabytes = int(run.stdout) * 1024 / 1e6
-    print(f"peak resident memory: {megabytes:.0f} MB")
-    assert megabytes < MOST_MEGABYTES
+    peaks = {int(evicted): int(kib) * 1024 / 1e6 for evicted, kib in map(str.split, run.stdout.splitlines())}
+    print(f"peak resident memory in MB by evicted blocks: {peaks}")
+    assert peaks[0] < MOST_MEGABYTES
+    assert peaks[1_000_000] < MOST_MEGABYTES_AFTER_EVICTIONS

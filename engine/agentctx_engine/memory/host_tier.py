@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -44,8 +45,10 @@ class HostTier:
     A block is in one tier only: a hit moves it back. Block numbers of the tiers are unrelated.
     """
 
-    def __init__(self, num_blocks: int, num_groups: int, events: EventLog | None = None) -> None:
-        self.pool = BlockPool(num_blocks, num_groups=num_groups, events=events, medium="host")
+    def __init__(self, num_blocks: int, block_sizes: Sequence[int], events: EventLog | None = None) -> None:
+        """``block_sizes``: of each layer group, in tokens."""
+        self.pool = BlockPool(num_blocks, num_groups=len(block_sizes), events=events, medium="host")
+        self.block_sizes = block_sizes
         self.counters = HostCounters()
         self._offloads: dict[int, BlockCopy] = {}  # by the host block that the copy fills
         self._loads: dict[
@@ -61,6 +64,7 @@ class HostTier:
         load = self._loads.pop((group, block), None)
         if load is not None:
             # The contents have not left the host yet, so they just stay there.
+            self.counters.loaded_blocks -= 1
             self._keep(load.source, digest, group)
             return
         if self.pool.lookup(digest, group) is not None:
@@ -118,4 +122,6 @@ class HostTier:
         self.pool.cache([host_block], [digest], group)
         self.pool.free([host_block])
         if self.pool.events is not None:
-            self.pool.events.publish(BlocksStored((digest,), None, (), 0, group, medium="host"))
+            self.pool.events.publish(
+                BlocksStored((digest,), None, (), self.block_sizes[group], group, medium="host")
+            )

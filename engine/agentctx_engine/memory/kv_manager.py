@@ -31,6 +31,8 @@ from .stored_events import stored_events
 
 # Remembering costs time in the whole text: a decoding sequence does it now and then, and when it ends.
 _REMEMBER_EVERY = 64
+# Evicted text that is remembered by default, in tokens: some 10 bytes each.
+_REMEMBER_EVICTED = 2_000_000
 
 
 class KVManager:
@@ -88,7 +90,8 @@ class KVManager:
         growable: pools grow instead of evicting.
         events: keep a log of what becomes findable and what is forgotten.
         stats: count requests and their hits.
-        remember_tokens: computed text to remember for reasons and for hashes (None: twice what the pools hold).
+        remember_tokens: computed text to remember, for reasons and for hashes (None: what the pools hold and up to
+            three times as much of what they held before, at most 2 million tokens of it; all, if they can grow).
         """
         sizes = [spec.block_size or block_size for spec in groups]
         if not sizes or min(sizes) < 1 or any(size % min(sizes) for size in sizes):
@@ -101,7 +104,7 @@ class KVManager:
         self.hasher = BlockHasher(hashing, seed=seed)
         self.events = EventLog() if events else None
         self.stats = PrefixStats() if stats else None
-        self.host = HostTier(host_blocks, len(groups), self.events) if host_blocks else None
+        self.host = HostTier(host_blocks, sizes, self.events) if host_blocks else None
         self.pools, self.groups = make_groups(
             groups,
             num_blocks,
@@ -112,7 +115,8 @@ class KVManager:
             host=self.host,
         )
         if remember_tokens is None and not growable:
-            remember_tokens = 2 * sum(pool.num_usable_blocks for pool in self.pools) * max(sizes)
+            held = (sum(pool.num_usable_blocks for pool in self.pools) + host_blocks) * max(sizes)
+            remember_tokens = held + min(3 * held, _REMEMBER_EVICTED)
         self.index = PrefixIndex(
             self.groups,
             self.hasher,

@@ -1,0 +1,96 @@
+"""Token-granular reuse: a hit never loses more than the last token of what is there."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from agentctx_engine.memory import FullAttention, KVManager, KVSequence, SlidingWindow
+
+BLOCK = 4
+
+
+def serve(kv: KVManager, tokens: list[int]) -> KVSequence:
+    seq = kv.open(tokens)
+    assert kv.admit(seq, len(tokens))
+    kv.take_copies()
+    kv.commit(seq, len(tokens))
+    kv.free(seq)
+    return seq
+
+
+def test_the_block_is_copied_and_the_copy_filled() -> None:
+    kv = KVManager(8, BLOCK, token_granular=True)
+    serve(kv, [1, 2, 3, 4, 5, 6])
+    [pool] = kv.pools
+    tail = pool.free_order()[-2]  # behind it only the head, which goes last
+    seq = kv.open([1, 2, 3, 4, 5, 6, 7])
+    hit = kv.match(seq)
+    assert hit.num_tokens == 6
+    assert hit.partial is not None
+    assert (hit.partial.block, hit.partial.num_tokens) == (tail, 2)
+    assert kv.admit(seq, 7, hit)
+    assert seq.num_computed_tokens == 6
+    own = seq.tables[0].ids[1]
+    assert own != tail
+    # The source is held until the engine has taken the copy.
+    assert pool.ref_count(tail) == 1
+    assert kv.take_copies() == [(tail, own, 0)]
+    assert pool.ref_count(tail) == 0
+    kv.free(seq)
+    kv.check()
+
+
+def test_siblings_that_differ_later_still_share_their_first_tokens() -> None:
+    kv = KVManager(16, BLOCK, token_granular=True)
+    serve(kv, [1, 2, 3, 4, 5, 5, 5, 5])
+    serve(kv, [1, 2, 3, 4, 5, 6, 7, 7])
+    assert kv.match(kv.open([1, 2, 3, 4, 5, 6, 7, 9])).num_tokens == 7
+    assert kv.match(kv.open([1, 2, 3, 4, 5, 5, 9])).num_tokens == 6
+    assert kv.match(kv.open([1, 2, 9])).num_tokens == 2
+    kv.check()
+
+
+def test_a_refused_admission_holds_nothing() -> None:
+    kv = KVManager(3, BLOCK, token_granular=True)
+    serve(kv, [1, 2, 3, 4, 5, 6])
+    [pool] = kv.pools
+    before = pool.free_order()
+    seq = kv.open([1, 2, 3, 4, 5, 6, 7, 8, 9])
+    # Two blocks more than the hit, one block left, and the source of the copy must stay.
+    assert not kv.admit(seq, 9)
+    assert pool.free_order() == before
+    kv.check()
+
+
+def test_a_copy_that_nobody_wants_any_more_is_dropped() -> None:
+    kv = KVManager(8, BLOCK, token_granular=True)
+    serve(kv, [1, 2, 3, 4, 5, 6])
+    seq = kv.open([1, 2, 3, 4, 5, 6, 7])
+    assert kv.admit(seq, 7)
+    kv.preempt(seq)
+    assert kv.take_copies() == []
+    kv.check()
+
+
+@pytest.mark.parametrize("groups", [[SlidingWindow(4)], [FullAttention(), FullAttention()]])
+def test_needs_one_group_of_full_attention(groups: list[FullAttention | SlidingWindow]) -> None:
+    with pytest.raises(ValueError, match="a single group of full attention"):
+        KVManager(8, BLOCK, groups=groups, token_granular=True)
+
+
+@settings(deadline=None)
+@given(st.lists(st.lists(st.integers(1, 2), min_size=1, max_size=14), min_size=1, max_size=8))
+def test_only_the_last_token_is_ever_lost(prompts: list[list[int]]) -> None:
+    """With room for all, a hit is the longest common prefix with anything computed, up to prompt − 1."""
+    kv = KVManager(64, BLOCK, token_granular=True)
+    for number, prompt in enumerate(prompts):
+        longest = 0
+        for earlier in prompts[:number]:
+            pairs = zip(prompt, earlier, strict=False)
+            same = next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(prompt), len(earlier)))
+            longest = max(longest, same)
+        assert kv.match(kv.open(prompt)).num_tokens == min(longest, len(prompt) - 1)
+        serve(kv, prompt)
+        kv.check()
