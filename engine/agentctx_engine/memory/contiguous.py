@@ -52,6 +52,8 @@ class FirstFitAllocator:
 
     def free(self, region: Region) -> None:
         """Give a region back. ``ValueError`` if it isn't allocated."""
+        if region not in self._regions:
+            raise ValueError(f"{region} is not allocated")
         self._regions.remove(region)
 
     @property
