@@ -71,8 +71,8 @@ SETTINGS: dict[str, ServerSettings] = {
     "small batches": ServerSettings(n_ctx=_N_CTX, n_batch=128, n_ubatch=64),
     "idle slots kept": ServerSettings(n_ctx=_N_CTX, cache_idle_slots=False),
     "unified cells full": ServerSettings(n_ctx=512, cache_ram_mib=0),
-    "RAM cache full": ServerSettings(n_ctx=_N_CTX, cache_ram_mib=1),
-    "RAM cache unlimited": ServerSettings(n_ctx=_N_CTX, cache_ram_mib=-1),
+    "RAM cache full": ServerSettings(n_ctx=4 * _N_CTX, cache_ram_mib=1),
+    "RAM cache unlimited": ServerSettings(n_ctx=1024, cache_ram_mib=-1),
     "swa-full": ServerSettings(n_ctx=_N_CTX, swa_full=True),
     "cache-reuse 16": ServerSettings(n_ctx=_N_CTX, n_slots=2, cache_ram_mib=0, cache_reuse=16),
 }
@@ -108,6 +108,7 @@ class Tally:
     prompt_tokens: int = 0
     cached_tokens: int = 0
     refused: int = 0
+    evicted_tokens: int = 0
     slot_files: int = 0
     mistakes: list[Mistake] = field(default_factory=list)
 
@@ -118,8 +119,9 @@ class Conversations:
     def __init__(self, seed: int, limit: int) -> None:
         self.random = random.Random(seed)
         self.limit = limit
+        self.scale = max(1, limit // _N_CTX)  # a larger context gets longer messages
         self.known: list[list[int]] = []
-        self._systems = [self.tokens(size) for size in (0, 30, 200, 400)]
+        self._systems = [self.tokens(size * self.scale) for size in (0, 30, 200, 400)]
 
     def tokens(self, count: int) -> list[int]:
         return [self.random.randrange(256) for _ in range(count)]
@@ -127,7 +129,7 @@ class Conversations:
     def next_prompt(self) -> list[int]:
         """Append to a conversation, fork, truncate, repeat, cut out its middle, or start one."""
         draw = self.random
-        message = self.tokens(draw.choice([1, 2, 5, 20, 60, 150]))
+        message = self.tokens(draw.choice([1, 2, 5, 20, 60, 150]) * self.scale)
         kind = draw.random()
         if not self.known or kind < 0.12:
             prompt = draw.choice(self._systems) + message
@@ -187,6 +189,7 @@ def run(
                 break
         server.stop()
     tally.slot_files = files.steps
+    tally.evicted_tokens = cache.stats().evicted_tokens
     cache.check()
     return tally
 
@@ -283,7 +286,7 @@ def main() -> int:
     options = parser.parse_args()
     requests = mistakes = 0
     print(
-        f"{'model':<16}{'setting':<26}{'requests':>9}{'prompt tokens':>15}{'cached':>9}{'wrong':>7}{'s':>7}"
+        f"{'model':<16}{'setting':<26}{'requests':>9}{'prompt tokens':>15}{'cached':>9}{'evicted':>9}{'wrong':>7}{'s':>7}"
     )
     with tempfile.TemporaryDirectory() as folder:
         for name, model in MODELS.items():
@@ -303,7 +306,7 @@ def main() -> int:
                     )
                 share = tally.cached_tokens / max(1, tally.prompt_tokens)
                 print(
-                    f"{name:<16}{label:<26}{tally.requests:>9}{tally.prompt_tokens:>15,}{share:>9.1%}"
+                    f"{name:<16}{label:<26}{tally.requests:>9}{tally.prompt_tokens:>15,}{share:>9.1%}{tally.evicted_tokens:>9,}"
                     f"{len(tally.mistakes):>7}{time.monotonic() - began:>7.1f}",
                     flush=True,
                 )
