@@ -2,27 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from random import Random
-from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from agentctx_engine.memory.paged_cache import PagedCache
-from agentctx_engine.memory.prefix_cache import PrefixCache
-from agentctx_engine.memory.radix_cache import RadixCache
 from agentctx_engine.runtime import Engine, SamplingParams
+from agentctx_engine.runtime.paged_store import PagedStore
+from agentctx_engine.runtime.radix_store import RadixStore
 
 from .context_hash_model import ContextHashModel, tiny_config
 
 BLOCK = 16
-
-PREDICTORS: dict[str, Callable[[int, int], PrefixCache]] = {
-    "hash": lambda num_blocks, block_size: PagedCache.of_size(num_blocks, block_size),
-    "radix": lambda num_blocks, block_size: RadixCache(block_size, capacity_tokens=num_blocks * block_size),
-}
 
 
 @pytest.mark.parametrize("kind", ["hash", "radix"])
@@ -30,11 +23,11 @@ PREDICTORS: dict[str, Callable[[int, int], PrefixCache]] = {
 def test_ten_agent_turns_hit_what_was_predicted(kind: str, num_blocks: int) -> None:
     """Lesson 9's agent, two conversations interleaved: system 300, ten tools of 50, +120 a turn; each cached block counted."""
     random = Random(3)
-    predictor = PREDICTORS[kind](num_blocks, BLOCK)
     model = ContextHashModel(tiny_config(max_context=4096))
     with Engine(
         model, num_blocks=num_blocks, block_size=BLOCK, prefix_cache=kind, max_step_tokens=256
     ) as engine:
+        predictor = engine.predictor()
         fixed = [random.choices(range(1, 97), k=300 + 10 * 50) for _ in range(2)]
         histories = [list(f) for f in fixed]
         hits = []
@@ -68,10 +61,10 @@ def test_random_conversations_hit_what_was_predicted(data: st.DataObject, kind: 
     """Append, edit, repeat and fork conversations one after another on a small pool."""
     block_size = data.draw(st.sampled_from([4, 8, 16]))
     num_blocks = data.draw(st.integers(96 // block_size, 300 // block_size))
-    predictor = PREDICTORS[kind](num_blocks, block_size)
     model = ContextHashModel()
     texts: list[list[int]] = [[1]]
     with Engine(model, num_blocks=num_blocks, block_size=block_size, prefix_cache=kind) as engine:
+        predictor = engine.predictor()
         for _ in range(data.draw(st.integers(3, 12))):
             stem = data.draw(st.sampled_from(texts))
             cut = data.draw(st.integers(1, len(stem)))
@@ -89,5 +82,21 @@ def test_random_conversations_hit_what_was_predicted(data: st.DataObject, kind: 
 
 
 def findable(engine: Engine) -> int:
-    kv: Any = engine._core.kv
-    return engine._loop.call(kv.cache.stats).cached_tokens
+    """Tokens that a lookup could find in the engine's own store."""
+    kv = engine._core.kv
+    if isinstance(kv, RadixStore):
+        return kv.cache.stats().cached_tokens
+    assert isinstance(kv, PagedStore)
+    return PagedCache(kv.manager).stats().cached_tokens
+
+
+def test_an_engine_without_caching_predicts_nothing() -> None:
+    prompt = list(range(1, 40))
+    with Engine(ContextHashModel(), num_blocks=32, block_size=4, prefix_cache="none") as engine:
+        predictor = engine.predictor()
+        for _ in range(2):
+            lease = predictor.commit(prompt)
+            result = engine.generate(prompt, SamplingParams(max_tokens=3))
+            assert result.cached_tokens == lease.match.hit_tokens == 0
+            assert result.lost == lease.match.lost
+            predictor.release(lease, result.token_ids)

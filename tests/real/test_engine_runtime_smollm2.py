@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import torch
 
-from agentctx_engine.memory.paged_cache import PagedCache
 from agentctx_engine.models import Model, load_model
 from agentctx_engine.runtime import Engine, GenerationResult, SamplingParams
 from tests.conftest import require
@@ -68,9 +67,9 @@ def test_deterministic_logits_are_bitwise_equal_however_they_came_about(model: M
 def test_ten_agent_turns_hit_exactly_what_the_memory_manager_says(model: Model) -> None:
     """And the whole-prompt rule on real weights: a repeated prompt of 64 tokens computes 16."""
     random = Random(3)
-    predictor = PagedCache.of_size(200)
     history = random.choices(range(100, 40_000), k=120)
     with Engine(model, num_blocks=200) as engine:
+        predictor = engine.predictor()
         for _ in range(10):
             history += random.choices(range(100, 40_000), k=20)
             lease = predictor.commit(history)

@@ -11,7 +11,7 @@ from typing import Any, TypedDict, Unpack
 import numpy as np
 import numpy.typing as npt
 
-from agentctx_engine.memory.prefix_cache import Match
+from agentctx_engine.memory.prefix_cache import Match, PrefixCache
 from agentctx_engine.runtime.build import build_core
 from agentctx_engine.runtime.config import EngineConfig
 from agentctx_engine.runtime.errors import PromptTooLongError, RequestError
@@ -135,6 +135,14 @@ class Engine:
         """What a request that came now would reuse, and why not more. Changes nothing."""
         tokens = np.asarray(prompt, dtype=np.int32)
         return self._loop.call(lambda: self._core.kv.match(tokens, cache_salt))
+
+    def predictor(self) -> PrefixCache:
+        """An empty prefix cache of the engine's kind and size, for predicting what a new engine like it will reuse.
+
+        Committed and released as requests begin and end, it hits what the engine hits, to the token, as long as the
+        requests run one after another.
+        """
+        return self._core.kv.predictor()
 
     def state(self) -> EngineState:
         """Totals, queue lengths and pool, at one moment between two steps."""

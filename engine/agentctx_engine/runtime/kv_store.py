@@ -14,7 +14,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from agentctx_engine.memory.prefix_cache import Match
+from agentctx_engine.memory.prefix_cache import Match, PrefixCache
 
 TokenArray = npt.NDArray[np.int32]
 BlockTable = npt.NDArray[np.int32] | Sequence[int]
@@ -61,6 +61,10 @@ class KvStore(Protocol):
 
     def match(self, tokens: TokenArray, salt: str | None) -> Match:
         """The longest prefix that a new sequence would reuse now. Changes nothing."""
+        ...
+
+    def predictor(self) -> PrefixCache:
+        """An empty cache of this kind and size that holds no tensors: it answers as the store does, from its start on."""
         ...
 
     def open(self, tokens: TokenArray, salt: str | None, *, reuse: bool = True) -> StoredSequence:

@@ -44,8 +44,9 @@ class PagedStore:
 
     def __init__(self, *, num_blocks: int, block_size: int, groups: int = 1, reuse: bool = True) -> None:
         self.manager = KVManager(num_blocks, block_size, caching=reuse)
-        self.cache = PagedCache(self.manager)
         self.block_size = block_size
+        self._num_blocks = num_blocks
+        self._reuse = reuse
         self._groups = groups
 
     @property
@@ -53,7 +54,11 @@ class PagedStore:
         return self.manager.pools[0].num_usable_blocks * self.block_size
 
     def match(self, tokens: TokenArray, salt: str | None) -> Match:
-        return self.cache.match(tokens, salt=salt)
+        kv = self.open(tokens, salt).kv
+        return self.manager.explain(kv, self.manager.match(kv))
+
+    def predictor(self) -> PagedCache:
+        return PagedCache(KVManager(self._num_blocks, self.block_size, caching=self._reuse))
 
     def open(self, tokens: TokenArray, salt: str | None, *, reuse: bool = True) -> PagedSequence:
         keys = NO_KEYS if salt is None else ExtraKeys(cache_salt=salt)
@@ -65,7 +70,7 @@ class PagedStore:
     def admit(self, sequence: StoredSequence, *, headroom: int = 0) -> Match | None:
         kv = _kv(sequence)
         hit = self.manager.match(kv)
-        match = self.cache.explain(kv, hit)
+        match = self.manager.explain(kv, hit)
         if not self.manager.admit(kv, kv.num_tokens, hit, keep_free=headroom):
             return None
         return match

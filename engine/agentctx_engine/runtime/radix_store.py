@@ -64,6 +64,9 @@ class RadixStore:
     def match(self, tokens: TokenArray, salt: str | None) -> Match:
         return self.cache.match(tokens, salt=salt)
 
+    def predictor(self) -> RadixCache:
+        return RadixCache(self.block_size, capacity_tokens=self.capacity_tokens)
+
     def open(self, tokens: TokenArray, salt: str | None, *, reuse: bool = True) -> RadixSequence:
         return RadixSequence(tokens, salt, reuse, self._groups)
 
