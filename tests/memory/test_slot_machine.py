@@ -77,6 +77,12 @@ MODELS = st.sampled_from(
 )
 
 
+def same_cells(fast: WindowCells, naive: NaiveRing) -> None:
+    cells = zip(fast._position.tolist(), fast._sequence.tolist(), strict=True)
+    assert [None if owner < 0 else (position, owner) for position, owner in cells] == naive.cells
+    assert fast._head == naive.head
+
+
 class SlotMachine(RuleBasedStateMachine):
     @initialize(server=SERVERS, model=MODELS)
     def start(self, server, model) -> None:
@@ -129,6 +135,8 @@ class SlotMachine(RuleBasedStateMachine):
             mine = [(c.num_tokens, c.oldest, c.newest) for c in slot.prompt.checkpoints]
             assert mine == [(c["n"], c["oldest"], c["newest"]) for c in other["ckpts"]]
             assert server.memory.oldest(index) == self.naive.oldest(index)
+        for window, ring in zip(server.memory._windows, self.naive.rings, strict=True):
+            same_cells(window, ring)
         host = server.host.entries if server.host is not None else []
         assert [unpack(entry.prompt.text).tolist() for entry in host] == [
             e["tokens"] for e in self.naive.host
@@ -185,14 +193,7 @@ class CellMachine(RuleBasedStateMachine):
         if not hasattr(self, "fast"):
             return
         self.fast.check()
-        mine = [
-            None if sequence < 0 else (position, sequence)
-            for position, sequence in zip(
-                self.fast._position.tolist(), self.fast._sequence.tolist(), strict=True
-            )
-        ]
-        assert mine == self.naive.cells
-        assert self.fast._head == self.naive.head
+        same_cells(self.fast, self.naive)
         for sequence in range(self.sequences):
             assert self.fast.oldest(sequence) == self.naive.oldest(sequence)
             assert self.fast.newest(sequence) == self.naive.newest(sequence)

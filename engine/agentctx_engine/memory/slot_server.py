@@ -158,14 +158,18 @@ class SlotServer:
         slot = self.slots[slot_index]
         if not slot.busy:
             raise RuntimeError(f"slot {slot_index} serves no request")
-        count = max(0, len(output) // TOKEN_BYTES - 1)
         start = slot.prompt.num_tokens
-        room = max(0, self.settings.slot_ctx - 1 - start)
-        count = min(count, room)
-        if count:
-            self._make_room(slot, count)
-            self.memory.decode(slot.index, start, count)
-            slot.prompt.text += output[: count * TOKEN_BYTES]
+        computed = max(0, len(output) // TOKEN_BYTES - 1)
+        end = min(start + computed, self.settings.slot_ctx - 1)
+        position = start
+        while position < end:
+            # Other slots are emptied when the cells run out, not before: what they held decides where tokens go.
+            self._make_room(slot, 1)
+            count = min(end - position, self.memory.free_tokens(slot.index))
+            self.memory.decode(slot.index, position, count)
+            position += count
+        if end > start:
+            slot.prompt.text += output[: (end - start) * TOKEN_BYTES]
         self._release(slot)
 
     def save(self, slot_index: int) -> HostEntry:
