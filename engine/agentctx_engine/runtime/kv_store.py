@@ -1,8 +1,8 @@
 """KvStore: what the scheduler asks of the memory manager. Hash chain and radix tree both answer it.
 
 The classes behind it live in ``agentctx_engine.memory`` and hold no tensor: predictions run on the same ones, which is why
-a prediction and the engine can't drift apart. Tiers behind the pool (host memory, disk) belong behind ``admit``
-and ``reserve``: what must be moved before a step's kernels run comes out of there as copies.
+a prediction and the engine can't drift apart. Tiers behind the pool (host memory, disk) belong behind ``admit`` and
+``reserve``: like the copies of ``reserve``, what they move must be in place before the step's kernels run.
 """
 
 from __future__ import annotations
