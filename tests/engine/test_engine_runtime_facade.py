@@ -387,6 +387,17 @@ def test_close_ends_what_runs_and_refuses_what_comes() -> None:
     assert all(t.name != "agentctx-engine" for t in threading.enumerate())
 
 
+async def test_an_engine_is_an_async_context_manager_too(model: FaultyModel) -> None:
+    async with Engine(model, num_blocks=64, block_size=4) as engine:
+        endless = asyncio.create_task(
+            engine.agenerate(PROMPT, SamplingParams(max_tokens=200, stop_token_ids=()))
+        )
+        result = await engine.agenerate(PROMPT, SamplingParams(max_tokens=4))
+        assert list(result.token_ids) == model.greedy(PROMPT, 4)
+    with pytest.raises(EngineClosedError):
+        await endless
+
+
 def test_a_forgotten_engine_closes_itself() -> None:
     engine = Engine(ContextHashModel(), num_blocks=64, block_size=4)
     engine.generate([1, 2, 3], SamplingParams(max_tokens=2))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 import weakref
 from collections.abc import AsyncIterator, Iterator, Sequence
@@ -172,7 +173,7 @@ class Engine:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close()
+        await asyncio.to_thread(self.close)  # it waits for the step that runs
 
     def _check(self, prompt: Prompt, params: SamplingParams) -> TokenArray:
         tokens = check_prompt(prompt, self.model.config.vocab_size, self.max_context)
