@@ -47,7 +47,7 @@ class Break:
     ``place`` is the path in the later body (``@n`` the character), ``zone`` where it lies, ``word`` the cause.
     ``item`` is the first item (or tool, or system block) behind which nothing is reused, ``offset`` the character
     in its text. ``was``/``now`` are the texts there and ``at`` the first character in them that differs.
-    ``also`` are other places that differ. ``move`` says what happened to the messages, where they are concerned.
+    ``also`` are other places that differ. ``returned``: it lies in the server's reply, which was never sent. ``move`` says what happened to the messages, where they are concerned.
     """
 
     word: str
@@ -62,6 +62,7 @@ class Break:
     also: tuple[str, ...] = ()
     move: Move | None = None
     text_edit: bool = False
+    returned: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,7 +252,7 @@ def _judge_items(
             elapsed=elapsed,
         )
         word = classify.edit_cause(change, old[at], new[at], setting)
-        return _break_from(change, word, zone, at, move)
+        return replace(_break_from(change, word, zone, at, move), returned=at >= sent)
     word = classify.move_cause(move, old, new, after.lead)
     if move.kind == "replaced":
         return _break_from(change, word, zone, at, move)

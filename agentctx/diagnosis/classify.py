@@ -14,6 +14,7 @@ from agentctx.diagnosis.compare import MEDIA_TYPES, MISSING, Change
 from agentctx.diagnosis.texts import (
     equal_json,
     fragment_at,
+    in_labelled_line,
     json_difference,
     looks_like_stub,
     looks_like_summary,
@@ -62,7 +63,8 @@ def text_cause(old: str, new: str, at: int, setting: Setting) -> str:
         if setting.head or moves_with(fragment.old, fragment.new, setting.elapsed, assume=fragment.clock):
             return "volatile_text"
         return "message_edited"
-    return "volatile_text" if setting.head and fragment.kind == "number" else "message_edited"
+    live = setting.head and (fragment.kind == "number" or in_labelled_line(old, new, at))
+    return "volatile_text" if live else "message_edited"
 
 
 def was_cleared(old: str, new: str, result: bool) -> bool:

@@ -133,7 +133,7 @@ def _field_change(old: Item, new: Item, field: str, path: str) -> Change | None:
     if field == "tool_calls":
         return _calls_change(a, b, here)
     if _filled(a) != _filled(b):
-        kind = "id" if field.endswith("id") else "field"
+        kind = "id" if field.endswith("id") else "part" if field == "output" else "field"
         return Change(here, kind, a if _filled(a) else MISSING, b if _filled(b) else MISSING)
     if same_ordered(a, b):
         return None

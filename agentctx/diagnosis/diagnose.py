@@ -209,7 +209,10 @@ class LogDiagnosis:
         if len(self._folder.findings) + len(self._folder.suspicions) >= _MAX_FINDINGS:
             self._note(f"more than {_MAX_FINDINGS:,} findings; the rest is not listed")
             return None
-        return self._folder.add(finding, turn.conversation)
+        kept = self._folder.add(finding, turn.conversation)
+        if not kept.suspected:
+            turn.conversation.broke(turn.index)  # a suspicion may have become a finding by being repeated
+        return kept
 
     def _finding(self, turn: _Turn, **more: Any) -> Finding:
         return Finding(
@@ -279,6 +282,7 @@ class LogDiagnosis:
             underlying=found.underlying,
             also=found.also,
             text_edit=found.text_edit,
+            returned=found.returned,
             suspected=_only_suspected(found, state, counted),
         )
         finding.loss = self._loss(turn, state, found, share, counted)

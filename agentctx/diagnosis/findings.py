@@ -81,6 +81,7 @@ class Finding:
     recurs: bool = False
     loss: Loss = field(default_factory=Loss)
     text_edit: bool = False
+    returned: bool = False
 
     @property
     def info(self) -> Cause:
@@ -210,8 +211,11 @@ class Folder:
         return finding.conversation, finding.cause, shape_of(finding.place), finding.suspected
 
     def _earlier(self, finding: Finding) -> Finding | None:
-        same = self._open.get(self._key(finding))
+        key = self._key(finding)
+        same = self._open.get(key) or self._open.get((*key[:3], False))
         if same is not None:
+            if same.suspected and not finding.returned and not same.returned:
+                self._promote(same)
             if finding.cause == "message_edited" and _same_spot(same, finding):
                 same.cause = "volatile_text"
             return same
@@ -226,6 +230,16 @@ class Folder:
                 latest.cause = "volatile_text"
             return latest
         return None
+
+    def _promote(self, finding: Finding) -> None:
+        """A change of shape that happens again and again is no accident of one server's reading: it is proven."""
+        if finding.cause != "content_shape":
+            return
+        self.suspicions = [other for other in self.suspicions if other is not finding]
+        del self._open[self._key(finding)]
+        finding.suspected = False
+        self.findings.append(finding)
+        self._open[self._key(finding)] = finding
 
     def settle(self) -> None:
         """Decide what only the whole log can tell: which findings recur on every later request."""

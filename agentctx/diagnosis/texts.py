@@ -139,11 +139,9 @@ def _covering(pattern: re.Pattern[str], text: str, at: int) -> str | None:
 
 
 def _looks_random(token: str) -> bool:
-    if len(token) < 6:
-        return False
     digits = sum(character.isdigit() for character in token)
-    if re.fullmatch(r"[0-9a-fA-F]+", token):
-        return digits > 0 and digits < len(token)
+    if len(token) >= 5 and re.fullmatch(r"[0-9a-fA-F]+", token):
+        return 0 < digits < len(token)
     if len(token) < 8 or digits < 2 or len(token) - digits < 2:
         return False
     # Digits strewn among letters, not a word with a number behind it (``page17``).
@@ -197,6 +195,20 @@ def _token_at(text: str, at: int) -> str:
 
 def _numeric(text: str, at: int) -> bool:
     return text[at : at + 1].isdigit() or (at > 0 and text[at - 1].isdigit())
+
+
+_LABELLED = re.compile(r"[^\n:=]{2,48}[:=]\s?\S?[^\n]*")
+
+
+def in_labelled_line(old: str, new: str, at: int) -> bool:
+    """Whether all that changed is the value in one line of the form ``label: value``."""
+    end = common_suffix(old, new, min(len(old), len(new)) - at)
+    start = old.rfind("\n", 0, at) + 1
+    lines = old[start : len(old) - end], new[start : len(new) - end]
+    if any("\n" in line or len(line) > 240 for line in lines):
+        return False
+    label = old[start:at]
+    return (":" in label or "=" in label) and bool(_LABELLED.match(label)) and ". " not in label
 
 
 _SUMMARY = re.compile(
