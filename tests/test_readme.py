@@ -11,7 +11,9 @@ import pytest
 
 
 def blocks(root: Path, language: str) -> list[str]:
-    return re.findall(rf"```{language}\n(.*?)```", (root / "README.md").read_text(encoding="utf-8"), re.DOTALL)
+    return re.findall(
+        rf"```{language}\n(.*?)```", (root / "README.md").read_text(encoding="utf-8"), re.DOTALL
+    )
 
 
 def test_the_table_is_what_the_demo_prints(root_dir: Path) -> None:
