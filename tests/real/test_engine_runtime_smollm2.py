@@ -50,7 +50,7 @@ def test_deterministic_logits_are_bitwise_equal_however_they_came_about(model: M
             model, num_blocks=512 // block_size, block_size=block_size, max_chunk_tokens=chunk, prefix_cache=kind,
             deterministic=True,
         ) as engine:  # fmt: skip
-            for cut in (0, 1, 40, 64, 89):
+            for cut in (0, 40, 64, 89):
                 salt = str(cut)
                 if cut:
                     engine.generate([*prompt[:cut], 7], SamplingParams(max_tokens=1), cache_salt=salt)
