@@ -12,7 +12,7 @@ from agentctx_engine.memory import ExtraKeys, KVManager, KVSequence
 
 from .naive_kv import NaiveKV
 
-BLOCKS, BLOCK = 9, 2
+BLOCKS, BLOCK = 11, 2
 
 # Few different tokens and stems, so that prefixes are shared, branch, and come back after their blocks were given away.
 stems = st.sampled_from([(), (1, 2), (1, 2, 1, 2), (1, 2, 1, 2, 3, 3), (1, 2, 3, 3), (1, 1)])
@@ -91,7 +91,7 @@ class KVMachine(RuleBasedStateMachine):
 
     # One rule for all the rest: hypothesis leaves whole rules out of a run, which here would leave too little in.
     @rule(
-        act=st.sampled_from(["resume", "compute", "compute", "fork", "stop", "preempt", "copies", "forget"]),
+        act=st.sampled_from(["resume", "compute", "fork", "fork", "stop", "preempt", "copies", "forget"]),
         pick=picks,
         more=st.lists(st.integers(1, 2), max_size=3),
     )
@@ -113,7 +113,14 @@ class KVMachine(RuleBasedStateMachine):
         elif act == "compute":
             self.compute(both, more)
         elif act == "fork" and len(self.running) < 5:
-            self.running.append(Both(self.fast.fork(both.fast), self.naive.fork(both.naive)))
+            child = Both(self.fast.fork(both.fast), self.naive.fork(both.naive))
+            self.running.append(child)
+            event("fork inside a block" if both.fast.num_computed_tokens % BLOCK else "fork at a block's end")
+            # Samples of one prompt write right away, often before any copy ran.
+            if pick % 4:
+                self.compute(child, more)
+            if pick % 3:
+                self.compute(both, more[:1])
         elif act in ("stop", "preempt"):
             self.stop(both, preempt=act == "preempt")
 

@@ -207,3 +207,30 @@ def test_regions_that_cannot_be_meant() -> None:
     pool.free(region)
     with pytest.raises(ValueError, match="is not allocated"):
         pool.free(region)
+
+
+def test_what_was_dropped_while_it_ran_is_not_found_when_it_ends() -> None:
+    """Its blocks go back without a hash; what the manager remembers of them must not bring them back."""
+    kv = KVManager(8, 4)
+    seq = kv.open(list(range(9)))
+    assert kv.admit(seq, 9)
+    kv.commit(seq, 9)
+    kv.drop_cached()
+    assert kv.match(kv.open(list(range(9)))).num_tokens == 0
+    kv.free(seq)
+    assert kv.pools[0].num_cached_blocks == 0
+    assert kv.match(kv.open(list(range(9)))).num_tokens == 0
+    kv.check()
+
+
+def test_a_remembered_block_that_was_given_away_is_not_believed() -> None:
+    """Evicted and filled with other text, which is hashed too: the number is the same, the generation is not."""
+    kv = KVManager(2, 4)
+    for first in (0, 100, 0, 100):
+        seq = kv.open(list(range(first, first + 8)))
+        assert kv.match(seq).num_tokens == 0
+        assert kv.admit(seq, 8)
+        kv.commit(seq, 8)
+        kv.free(seq)
+        assert kv.match(kv.open(list(range(first, first + 8)))).num_tokens == 4
+        kv.check()

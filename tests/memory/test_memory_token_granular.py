@@ -6,7 +6,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agentctx_engine.memory import FullAttention, KVManager, KVSequence, SlidingWindow
+from agentctx_engine.memory import (
+    NO_KEYS,
+    Adapter,
+    ExtraKeys,
+    FullAttention,
+    ImageSpan,
+    KVManager,
+    KVSequence,
+    SlidingWindow,
+)
 
 BLOCK = 4
 
@@ -93,4 +102,39 @@ def test_only_the_last_token_is_ever_lost(prompts: list[list[int]]) -> None:
             longest = max(longest, same)
         assert kv.match(kv.open(prompt)).num_tokens == min(longest, len(prompt) - 1)
         serve(kv, prompt)
+        kv.check()
+
+
+def test_a_tail_that_a_sibling_still_shares_can_be_hit_and_is_copied_before_it_is_written() -> None:
+    kv = KVManager(8, BLOCK, token_granular=True)
+    seq = kv.open([1, 2, 3, 4, 5, 6])
+    assert kv.admit(seq, 6)
+    kv.commit(seq, 6)
+    sibling = kv.fork(seq)
+    tail = seq.tables[0].ids[1]
+    kv.free(seq)
+    assert kv.match(kv.open([1, 2, 3, 4, 5, 6, 7])).num_tokens == 6
+    sibling.append([9])
+    assert kv.reserve(sibling, 7)
+    [copy] = kv.take_copies()
+    assert (copy.source, copy.destination) == (tail, sibling.tables[0].ids[1])
+    kv.commit(sibling, 7)
+    assert kv.match(kv.open([1, 2, 3, 4, 5, 6, 7])).num_tokens == 6
+    kv.free(sibling)
+    kv.check()
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [ExtraKeys(cache_salt="a"), ExtraKeys(adapter=Adapter("a")), ExtraKeys(images=(ImageSpan("cat", 1, 2),))],
+)
+def test_parts_of_blocks_are_not_shared_across_keys(keys: ExtraKeys) -> None:
+    for cached, other in ((NO_KEYS, keys), (keys, NO_KEYS)):
+        kv = KVManager(8, BLOCK, token_granular=True)
+        seq = kv.open([1, 2, 3], cached)
+        assert kv.admit(seq, 3)
+        kv.commit(seq, 3)
+        kv.free(seq)
+        assert kv.match(kv.open([1, 2, 3, 4], cached)).num_tokens == 3
+        assert kv.match(kv.open([1, 2, 3, 4], other)).num_tokens == 0
         kv.check()

@@ -142,12 +142,14 @@ class PrefixIndex:
                 self.events.publish(event)
 
     def add_partial_tail(self, seq: KVSequence) -> None:
-        """Keep the partly filled last block findable for token-granular reuse."""
+        """Keep the partly filled last block findable for token-granular reuse. A sibling that shares it copies it
+        before it writes on.
+        """
         index, filled = divmod(seq.num_computed_tokens, self.block_size)
         if self.partial is None or not filled:
             return
         pool, block = self.groups[0].pool, seq.tables[0].ids[index]
-        if pool.hash_of(block) is not None or pool.ref_count(block) > 1:
+        if pool.hash_of(block) is not None:
             return
         tokens = seq.tokens[index * self.block_size : seq.num_computed_tokens]
         parent, extra = seq.parent_of(index), seq.extra_bytes(index)
