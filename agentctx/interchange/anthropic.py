@@ -154,7 +154,7 @@ def _read_assistant(blocks: list[Any], where: str) -> tuple[Message, list[Any]]:
                 part = read_part(_FORM, block, place)
                 shape.append(block if part is None else ref(0, "part", len(texts)))
                 texts += [] if part is None else [part]
-    thinking = [block for block in blocks if block["type"] == "thinking"]
+    thinking = [block for block in blocks if block.get("type") == "thinking"]
     if len(thinking) == 1:
         place_of_thought = blocks.index(thinking[0])
         shape[place_of_thought] = {

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from agentctx.errors import InputError, UsageError
 from agentctx.history import History, Splice, attachment
 from agentctx.interchange import (
+    APIS,
     anthropic,
     api,
     llama_completion,
@@ -480,3 +481,22 @@ def test_unknown_fields_of_a_message_stand_in_its_extra_json() -> None:
 def test_a_rendered_prompt_is_one_message() -> None:
     with pytest.raises(InputError, match="render it first"):
         llama_completion.write(conversation().request())
+
+
+@pytest.mark.parametrize("api_name", sorted(APIS))
+@pytest.mark.parametrize("block", [{}, {"text": "a"}, {"type": 7}, {"type": None, "text": "a"}])
+def test_a_block_without_a_type_is_read_back_or_refused_by_name(api_name: str, block: dict[str, Any]) -> None:
+    """Logs hold blocks of every shape: never an error that names no field."""
+    for role in ("user", "assistant"):
+        body = {
+            "messages": [{"role": role, "content": [block]}],
+            "input": [{"role": role, "content": [block]}],
+        }
+        try:
+            request = read_request(api_name, body)
+        except InputError as error:
+            refused = error
+        else:
+            assert write_request(api_name, request) == body
+            continue
+        assert refused.field
