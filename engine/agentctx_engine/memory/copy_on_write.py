@@ -39,11 +39,8 @@ class CopyQueue:
             readers -= sum(copy.source == block and self._pool(copy) is group.pool for copy in self._copies)
         return index if readers > 1 else None
 
-    def replace_shared(self, seq: KVSequence, group: LayerGroup, num_tokens: int) -> None:
-        """Give ``seq`` its own copy of the block that ``shared_block`` names, if any. Takes one block."""
-        index = self.shared_block(seq, group, num_tokens)
-        if index is None:
-            return
+    def replace_block(self, seq: KVSequence, group: LayerGroup, index: int) -> None:
+        """Give ``seq`` its own copy of its block ``index``. Takes one block."""
         [destination] = group.pool.allocate(1)
         source = seq.tables[group.index].replace(index, destination)
         # The table's reference on the source becomes the queue's.

@@ -8,6 +8,7 @@ from math import lcm
 
 import numpy as np
 
+from .block_demand import BlockDemand
 from .block_hash import NO_KEYS, Algorithm, BlockHasher, ExtraKeys
 from .block_pool import BlockPool
 from .block_table import BlockTable
@@ -126,6 +127,7 @@ class KVManager:
             remember_tokens=remember_tokens,
             events=self.events,
         )
+        self._windowed = any(group.window is not None for group in self.groups)
         self._open: dict[KVSequence, None] = {}  # those that may hold memory, oldest first
         self._copies = CopyQueue(self.groups)
         if self.host is not None:
@@ -197,8 +199,7 @@ class KVManager:
         if computed > seq.num_tokens:
             raise ValueError(f"{computed} computed tokens are more than the text's {seq.num_tokens}")
         num_tokens = max(num_tokens, computed)
-        demand = self._demand(seq, num_tokens, computed, hit)
-        if not self._can_take(demand, keep_free):
+        if not self._demand_of_hit(hit, num_tokens, computed).is_available(keep_free):
             return False
         resumed, host_tokens = seq.was_preempted, 0
         self._hold(hit)
@@ -219,12 +220,22 @@ class KVManager:
         A partly filled block that someone else reads, or that is cached, is replaced by a copy (``take_copies``).
         False, with no block taken, unless every pool keeps ``keep_free`` available blocks afterwards.
         """
-        self._free_skipped(seq)
-        demand = self._demand(seq, num_tokens, seq.num_computed_tokens, None)
-        if not self._can_take(demand, keep_free):
+        if self._windowed:
+            self._free_skipped(seq)
+        shared = [self._copies.shared_block(seq, group, num_tokens) for group in self.groups]
+        if num_tokens <= seq.num_slots and not keep_free and shared.count(None) == len(shared):
+            return True  # as nearly every decoded token: it goes into a block that is there
+        demand = BlockDemand(self.pools)
+        for group, index in zip(self.groups, shared, strict=True):
+            missing = group.num_missing_blocks(
+                len(seq.tables[group.index]), num_tokens, seq.num_computed_tokens
+            )
+            demand.add(group.pool, missing + (index is not None))
+        if not demand.is_available(keep_free):
             return False
-        for group in self.groups:
-            self._copies.replace_shared(seq, group, num_tokens)
+        for group, index in zip(self.groups, shared, strict=True):
+            if index is not None:
+                self._copies.replace_block(seq, group, index)
         self._extend(seq, num_tokens)
         return True
 
@@ -315,28 +326,25 @@ class KVManager:
 
         Blocks that a window gives back on the way count once, so a long prompt may pass.
         """
-        demand = [0] * len(self.pools)
+        demand = BlockDemand(self.pools)
         for group in self.groups:
-            demand[self.pools.index(group.pool)] += peak_blocks(group, num_tokens, chunk_tokens)
-        return all(
-            pool.growable or need <= pool.num_usable_blocks
-            for pool, need in zip(self.pools, demand, strict=True)
-        )
+            demand.add(group.pool, peak_blocks(group, num_tokens, chunk_tokens))
+        return demand.fits_empty_pools()
 
     def can_fit_whole(self, seq: KVSequence, chunk_tokens: int, hit: Hit) -> bool:
         """Whether the whole text of ``seq``, with ``hit``, fits what is available now: ``admit`` asks for a part only.
 
         A scheduler that starts only what it can finish asks this first. Counts what a window gives back once.
         """
-        demand = [0] * len(self.pools)
+        demand = BlockDemand(self.pools)
         for group, found in zip(self.groups, hit.blocks, strict=True):
             need = peak_blocks(group, seq.num_tokens, chunk_tokens, hit.num_tokens)
             if group.window is None:
                 # Blocks of the hit that others use cost nothing; idle ones must be taken out of the available.
                 on_device = [block for block in found if block >= 0 and block != group.pool.null_block]
                 need -= len(on_device) - group.pool.count_idle(on_device)
-            demand[self.pools.index(group.pool)] += need
-        return self._can_take(demand, 0)
+            demand.add(group.pool, need)
+        return demand.is_available()
 
     def unhashed_blocks(self, seq: KVSequence) -> list[list[int]]:
         """Per group, the blocks of ``seq`` that no lookup can find; an empty list where there are none."""
@@ -397,29 +405,16 @@ class KVManager:
 
     # -- inside: memory -------------------------------------------------------------------------------------
 
-    def _demand(self, seq: KVSequence, num_tokens: int, computed: int, hit: Hit | None) -> list[int]:
-        """Blocks that each pool must make available for ``admit`` (with a hit) or ``reserve`` (without)."""
-        demand = [0] * len(self.pools)
-        for group in self.groups:
-            found = hit.blocks[group.index] if hit is not None else seq.tables[group.index].ids
-            # Positions that no window sees any more get the null block.
-            start = max(len(found), group.num_skipped_blocks(computed))
-            need = max(0, group.num_blocks_for(num_tokens) - start)
-            if hit is None:
-                need += self._copies.shared_block(seq, group, num_tokens) is not None
-            else:
-                on_device = found if self.host is None else [block for block in found if block >= 0]
-                need += group.pool.count_idle(on_device) + len(found) - len(on_device)
-                if hit.partial is not None:
-                    need += group.pool.count_idle([hit.partial.block])
-            demand[self.pools.index(group.pool)] += need
+    def _demand_of_hit(self, hit: Hit, num_tokens: int, computed: int) -> BlockDemand:
+        """What ``admit`` takes: idle blocks of the hit, device blocks for those on the host, and new ones."""
+        demand = BlockDemand(self.pools)
+        for group, found in zip(self.groups, hit.blocks, strict=True):
+            on_device = found if self.host is None else [block for block in found if block >= 0]
+            demand.add(group.pool, group.pool.count_idle(on_device) + len(found) - len(on_device))
+            demand.add(group.pool, group.num_missing_blocks(len(found), num_tokens, computed))
+            if hit.partial is not None:
+                demand.add(group.pool, group.pool.count_idle([hit.partial.block]))
         return demand
-
-    def _can_take(self, demand: list[int], keep_free: int) -> bool:
-        return all(
-            pool.growable or pool.num_available_blocks >= need + keep_free
-            for pool, need in zip(self.pools, demand, strict=True)
-        )
 
     def _hold(self, hit: Hit) -> None:
         """Take references on all that was found, in every tier, before anything is allocated."""

@@ -107,13 +107,22 @@ class KVSequence:
     @property
     def num_slots(self) -> int:
         """Positions that have a block in every group."""
-        return min(len(table) * table.block_size for table in self.tables)
+        if len(self.tables) == 1:
+            return len(self.tables[0].ids) * self.tables[0].block_size
+        return min(len(table.ids) * table.block_size for table in self.tables)
 
     def append(self, token_ids: TokenIds) -> None:
         """Add tokens to the text (sampled ones, or the next turn's). Takes no memory: see ``KVManager.reserve``.
 
         Costs time in what is added; a block is hashed once, when its last token arrives.
         """
+        if (
+            isinstance(token_ids, list | tuple)
+            and len(token_ids) == 1
+            and self.num_tokens < len(self._buffer)
+        ):
+            self._append_one(token_ids[0])
+            return
         added = token_array(token_ids)
         end = self.num_tokens + len(added)
         if not len(added):
@@ -125,6 +134,15 @@ class KVSequence:
         self._buffer[self.num_tokens : end] = added
         self.num_tokens = end
         self._hash_new_blocks()
+
+    def _append_one(self, token_id: int) -> None:
+        """The way of a decoded token, without an array for it."""
+        if not isinstance(token_id, int) or not 0 <= token_id <= _MAX_TOKEN_ID:
+            raise ValueError(f"token ids are integers from 0 to {_MAX_TOKEN_ID}, got {token_id!r}")
+        self._buffer[self.num_tokens] = token_id
+        self.num_tokens += 1
+        if not self.num_tokens % self.block_size:
+            self._hash_new_blocks()
 
     def block_table(self, group: int = 0) -> Int32Array:
         """int32, shape [blocks]: physical block ids, a view that is valid until the table changes."""

@@ -75,6 +75,13 @@ class LayerGroup:
         """Leading blocks that no query from position ``num_computed`` on can see any part of."""
         return 0 if self.window is None else max(0, num_computed - self.window + 1) // self.block_size
 
+    def num_missing_blocks(self, num_held: int, num_tokens: int, num_computed: int) -> int:
+        """Blocks to allocate so that a table of ``num_held`` entries reaches ``num_tokens``.
+
+        Positions that no query from ``num_computed`` on can see get the null block, which costs nothing.
+        """
+        return max(0, self.num_blocks_for(num_tokens) - max(num_held, self.num_skipped_blocks(num_computed)))
+
     def find(self, digest: bytes) -> int | None:
         """The device block with this hash, else the host block as ``-1 - n``, else None."""
         block = self.pool.lookup(digest, self.pool_group)
