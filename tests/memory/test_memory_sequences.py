@@ -234,3 +234,21 @@ def test_a_remembered_block_that_was_given_away_is_not_believed() -> None:
         kv.free(seq)
         assert kv.match(kv.open(list(range(first, first + 8)))).num_tokens == 4
         kv.check()
+
+
+@pytest.mark.parametrize("one", [7, np.int32(7), np.int64(7)])
+def test_tokens_arrive_one_by_one_or_together(one: int) -> None:
+    """A single decoded token takes a shorter way; it ends in the same place."""
+    kv = KVManager(64, 4)
+    single, together = kv.open([1, 2, 3]), kv.open([1, 2, 3])
+    for _ in range(70):
+        single.append([one])
+    together.append([7] * 70)
+    assert single.tokens.tolist() == together.tokens.tolist()
+    assert single.digests == together.digests
+    for wrong in (-1, 2**31):
+        with pytest.raises(ValueError, match="token ids are integers"):
+            single.append([wrong])
+        with pytest.raises(ValueError, match="token ids are integers"):
+            single.append([wrong, 1])
+    assert len(single) == 73

@@ -116,12 +116,8 @@ class KVSequence:
 
         Costs time in what is added; a block is hashed once, when its last token arrives.
         """
-        if (
-            isinstance(token_ids, list | tuple)
-            and len(token_ids) == 1
-            and self.num_tokens < len(self._buffer)
-        ):
-            self._append_one(token_ids[0])
+        if len(token_ids) == 1 and self.num_tokens < len(self._buffer):
+            self._append_one(int(token_ids[0]))
             return
         added = token_array(token_ids)
         end = self.num_tokens + len(added)
@@ -137,8 +133,8 @@ class KVSequence:
 
     def _append_one(self, token_id: int) -> None:
         """The way of a decoded token, without an array for it."""
-        if not isinstance(token_id, int) or not 0 <= token_id <= _MAX_TOKEN_ID:
-            raise ValueError(f"token ids are integers from 0 to {_MAX_TOKEN_ID}, got {token_id!r}")
+        if not 0 <= token_id <= _MAX_TOKEN_ID:
+            raise ValueError(f"token ids are integers from 0 to {_MAX_TOKEN_ID}, got {token_id}")
         self._buffer[self.num_tokens] = token_id
         self.num_tokens += 1
         if not self.num_tokens % self.block_size:
