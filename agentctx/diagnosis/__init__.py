@@ -1,9 +1,9 @@
 """Diagnosis: consecutive requests in; where the prefix broke, why, and what it cost, out."""
 
 from agentctx.diagnosis.causes import BY_CODE, CAUSES, Cause, cause_of
-from agentctx.diagnosis.diagnose import LogDiagnosis, diagnose, diagnose_log
 from agentctx.diagnosis.exchange import APIS, Api, Exchange, RecordedCall, detect_api, exchange_of, parse_time
 from agentctx.diagnosis.findings import Conversation, Diagnosis, Finding, Loss
+from agentctx.diagnosis.log_diagnosis import LogDiagnosis, diagnose, diagnose_log
 from agentctx.diagnosis.targets import AS_SENT, Target, parse_target
 
 __all__ = [

@@ -77,10 +77,17 @@ class Reference:
     keys: Sequence[int] = field(default=(), repr=False)
 
 
-def find_break(before: Reference, after: View, elapsed: float | None = None) -> Break | None:
+Leading = tuple[int, Change | None]
+"""How many leading items of two lists give the same prompt, and the change in the next (None where a list ends)."""
+
+
+def find_break(
+    before: Reference, after: View, elapsed: float | None = None, leading: Leading | None = None
+) -> Break | None:
     """The first break, or None when ``after`` extends, repeats or branches off from ``before``.
 
     ``elapsed``: seconds between the two requests, where known; it tells a clock from a date that was edited.
+    ``leading``: what ``leading_equal`` says of the items of both, where that was asked before.
     """
     old = before.view
     found: Break | None = None
@@ -91,7 +98,7 @@ def find_break(before: Reference, after: View, elapsed: float | None = None) -> 
             found = hit
         elif hit is not None:
             also.append(hit.place)
-    items = _items_break(before, after, elapsed)
+    items = _items_break(before, after, elapsed, leading)
     if items is not None and found is not None:
         also.append(items.place)
     found = found or items
@@ -186,7 +193,7 @@ def _shown(value: Any) -> str:
     return value if isinstance(value, str) else classify.repr_json(value)
 
 
-def leading_equal(old: Sequence[Item], new: Sequence[Item], path: str) -> tuple[int, Change | None]:
+def leading_equal(old: Sequence[Item], new: Sequence[Item], path: str) -> Leading:
     """How many leading items give the same prompt, and the change in the next one (None where a list ends)."""
     limit = min(len(old), len(new))
     for index in range(limit):
@@ -196,9 +203,11 @@ def leading_equal(old: Sequence[Item], new: Sequence[Item], path: str) -> tuple[
     return limit, None
 
 
-def _items_break(before: Reference, after: View, elapsed: float | None) -> Break | None:
+def _items_break(
+    before: Reference, after: View, elapsed: float | None, leading: Leading | None
+) -> Break | None:
     old, new = before.view.items, after.items
-    at, change = leading_equal(old, new, after.path)
+    at, change = leading or leading_equal(old, new, after.path)
     if change is None and at == len(new):
         return None  # the same request again, or an earlier one: nothing behind the shared part is sent
     if change is None:

@@ -184,7 +184,7 @@ def move_cause(move: Move, before: Sequence[Item], after: Sequence[Item], lead: 
 
 
 def _all_system(items: Sequence[Item]) -> bool:
-    return bool(items) and all(item.get("role") in _SYSTEM_ROLES for item in items)
+    return bool(items) and all(role_of(item) in _SYSTEM_ROLES for item in items)
 
 
 def _removal_cause(

@@ -87,7 +87,8 @@ def _looks_anthropic(request: Mapping[str, Any]) -> bool:
     tools = request.get("tools")
     if isinstance(tools, list) and tools and isinstance(tools[0], Mapping):
         return "function" not in tools[0] and tools[0].get("type") != "function"
-    for message in request.get("messages") or ():
+    messages = request.get("messages")
+    for message in messages if isinstance(messages, list) else ():
         if not isinstance(message, Mapping):
             return False
         if message.get("role") not in ("user", "assistant") or "tool_calls" in message:

@@ -159,14 +159,17 @@ def price_of(loss: Loss) -> str:
 
 def summary_line(diagnosis: Diagnosis) -> str:
     """One line for the whole log."""
-    count = sum(finding.count for finding in diagnosis.findings)
+    turns = sum(finding.count for finding in diagnosis.findings)
     again = sum(finding.loss.again or 0 for finding in diagnosis.findings)
-    what = (
-        "no finding"
-        if diagnosis.clean
-        else f"{len(diagnosis.findings):,} findings in {count:,} turns, {again:,} tokens paid again"
-    )
+    what = "no finding"
+    if diagnosis.findings:
+        found = _counted(len(diagnosis.findings), "finding")
+        what = f"{found} in {_counted(turns, 'turn')}, {_counted(again, 'token')} paid again"
     return (
-        f"{diagnosis.requests:,} requests, {diagnosis.conversation_count:,} conversations, "
-        f"target {diagnosis.target}: {what}"
+        f"{_counted(diagnosis.requests, 'request')}, "
+        f"{_counted(diagnosis.conversation_count, 'conversation')}, target {diagnosis.target}: {what}"
     )
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"

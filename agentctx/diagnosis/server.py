@@ -7,8 +7,9 @@ a ratio of reads to input: a large new message lowers that ratio and is no fault
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from agentctx.caches.providers import Provider, provider_by_id, provider_for
 from agentctx.diagnosis.breakpoints import Marker, blocks_since
@@ -243,3 +244,10 @@ def disproved(before: State, usage: Usage | None, found: Break, share: float) ->
         return False
     prompt = before.usage.prompt
     return share < 0.9 and prompt >= 128 and usage.cached >= 0.97 * prompt - 32
+
+
+def asked_life(body: Mapping[str, Any]) -> str | None:
+    """The life that a request asks an automatic provider for."""
+    options = body.get("prompt_cache_options")
+    life = options.get("ttl") if isinstance(options, Mapping) else body.get("prompt_cache_retention")
+    return life if isinstance(life, str) else None

@@ -71,7 +71,7 @@ def view_of(exchange: RecordedCall) -> View:
         if exchange.api == "anthropic.messages":
             system = body.get("system")
     lead = 0
-    while lead < len(items) and items[lead].get("role") in _SYSTEM_ROLES:
+    while lead < len(items) and role_of(items[lead]) in _SYSTEM_ROLES:
         lead += 1
     return View(
         api=exchange.api,

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from agentctx.diagnosis.views import Item, View, role_of
+from agentctx.errors import InputError
 from agentctx.interchange import read_request
 from agentctx.messages import Message, Request
 
@@ -35,7 +36,7 @@ def request_of(view: View, previous: Mapped | None = None, shared: int = 0) -> M
     if previous is not None and shared > 0:
         start = _taken_over(view, previous, shared, messages, origins)
     for origin, unit in _units(view, start):
-        read = read_request(view.api, {view.path: unit}).messages
+        read = _read(view.api, {view.path: unit}).messages
         messages.extend(read)
         origins.extend([origin] * len(read))
     tools = head.tools
@@ -43,6 +44,14 @@ def request_of(view: View, previous: Mapped | None = None, shared: int = 0) -> M
         tools = previous.request.tools
     request = Request(tools=tools, messages=tuple(messages), params=head.params)
     return Mapped(request, tuple(origins), (view.path, view.system_path))
+
+
+def _read(api: str, body: dict[str, object]) -> Request:
+    try:
+        return read_request(api, body)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        # A log may hold anything; a body that no API would take must not end the diagnosis of the others.
+        raise InputError(f"the body is none of {api}: {error!r}") from error
 
 
 def _head(view: View) -> Request:
@@ -54,7 +63,7 @@ def _head(view: View) -> Request:
         body[view.system_path] = view.system
     if view.model is not None:
         body["model"] = view.model
-    return read_request(view.api, body)
+    return _read(view.api, body)
 
 
 def _taken_over(
@@ -107,7 +116,7 @@ def reply_message(view: View, choices: Sequence[Sequence[Item]]) -> Message | No
     Raises ``InputError`` for a reply that is none of the API.
     """
     for items in choices[:1]:
-        read = read_request(view.api, {view.path: list(items)}).messages
+        read = _read(view.api, {view.path: list(items)}).messages
         if len(read) == 1:
             return read[0]
     return None

@@ -1,0 +1,200 @@
+"""LogDiagnosis: calls in, one after the other, findings out. Streaming, in bounded memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from agentctx.diagnosis.breakpoints import markers_of
+from agentctx.diagnosis.breaks import Reference
+from agentctx.diagnosis.conversations import Conversations, State, keys_of
+from agentctx.diagnosis.exchange import Exchange, RecordedCall, detect_api
+from agentctx.diagnosis.findings import Conversation, Diagnosis, Finding
+from agentctx.diagnosis.judging import Judge
+from agentctx.diagnosis.server import server_of
+from agentctx.diagnosis.targets import AS_SENT, Target
+from agentctx.diagnosis.tokens import Account, Rendered, account, render_turn, reply_of
+from agentctx.diagnosis.turns import Turn, follow, head_size, keys_and_sizes, leading_of
+from agentctx.diagnosis.views import reply_items, reply_text, view_of
+from agentctx.errors import InputError, RenderError
+from agentctx.usage import usage_from_response
+
+_MAX_CONVERSATIONS = 5_000
+_MAX_NOTES = 50
+
+
+class LogDiagnosis:
+    """Diagnoses a log of calls, oldest first. Feed them one by one, then ask for the ``result``.
+
+    Memory depends on the newest requests only, not on the length of the log.
+    """
+
+    def __init__(self, target: Target | None = None) -> None:
+        self.target = target or AS_SENT
+        self._judge = Judge(self.target)
+        self._conversations = Conversations()
+        self._reports: dict[int, Conversation] = {}
+        self._index = 0
+        self._notes: list[str] = []
+        self._newest: State | None = None
+
+    def feed(self, call: RecordedCall, *, continues: State | None = None) -> Finding | None:
+        """Take the next call. Returns the finding that it led to (or was folded into), if any.
+
+        ``continues``: the state that it is known to follow; by default it is found by content.
+        """
+        turn = self._begin(call, continues)
+        self._index += 1
+        rendered = self._render(turn)
+        counted = _account(turn.before, rendered)
+        _count(turn.conversation, counted, rendered)
+        watched = turn.before is not None and turn.usage is not None
+        others = self._conversations.others_since(turn.before) if watched and turn.before is not None else 0
+        finding = self._judge.judge(turn, counted, others)
+        self._keep(turn, rendered)
+        return finding
+
+    def result(self) -> Diagnosis:
+        """What was found so far."""
+        folder = self._judge.folder
+        folder.settle()
+        notes = list(self._notes)
+        if self._judge.overflown:
+            notes.append(
+                f"only the first {len(folder.findings) + len(folder.suspicions):,} findings are listed"
+            )
+        return Diagnosis(
+            findings=sorted(folder.findings, key=lambda finding: finding.turn),
+            suspicions=sorted(folder.suspicions, key=lambda finding: finding.turn),
+            conversations=list(self._reports.values()),
+            requests=self._index,
+            target=self.target.name,
+            conversation_count=self._conversations.count,
+            notes=notes,
+        )
+
+    @property
+    def newest(self) -> State | None:
+        """The state of the call that was fed last."""
+        return self._newest
+
+    def _begin(self, call: RecordedCall, continues: State | None) -> Turn:
+        view = view_of(call)
+        match = self._conversations.find(view) if continues is None else follow(continues, view)
+        state = match.state
+        number = state.conversation if state is not None else self._conversations.open_conversation()
+        conversation = self._reports.get(number)
+        if conversation is None:
+            conversation = Conversation(number, call.api, view.model)
+            if len(self._reports) < _MAX_CONVERSATIONS:
+                self._reports[number] = conversation
+        conversation.saw(self._index)
+        usage = usage_from_response(call.response) if call.response else None
+        if usage is not None and usage.prompt is not None and usage.cached is not None:
+            conversation.prompt += usage.prompt
+            conversation.cached += usage.cached
+            conversation.reported += 1
+        timings = bool(call.response) and "timings" in (call.response or {})
+        server = server_of(call.api, view.model, call.endpoint_hint, timings)
+        leading = leading_of(match.state, view)
+        return Turn(call, self._index, view, match, markers_of(view), usage, server, conversation, leading)
+
+    def _render(self, turn: Turn) -> Rendered | None:
+        before = turn.before.tokens if turn.before is not None else None
+        shared = turn.leading[0] if turn.leading is not None else 0
+        try:
+            rendered = render_turn(
+                self.target,
+                turn.view,
+                before if isinstance(before, Rendered) else None,
+                shared,
+            )
+            if rendered is not None and self.target.renderer is not None:
+                rendered.reply = reply_of(self.target.renderer, rendered, turn.view, reply_items(turn.call))
+            return rendered
+        except (RenderError, InputError) as error:
+            self._note(f"{turn.name}: not counted, the renderer {self.target.name} refused it: {error}")
+            return None
+
+    def _note(self, text: str) -> None:
+        if len(self._notes) < _MAX_NOTES:
+            self._notes.append(text)
+
+    # -- keeping ---------------------------------------------------------------------------------------------
+
+    def _keep(self, turn: Turn, rendered: Rendered | None) -> None:
+        before, match, view = turn.before, turn.match, turn.view
+        choices = reply_items(turn.call)
+        keys, sizes = keys_and_sizes(match, view)
+        state = State(
+            id=self._conversations.new_id(),
+            conversation=turn.conversation.id,
+            index=turn.index,
+            at=turn.call.at,
+            endpoint=turn.call.endpoint_hint or "",
+            reference=Reference(view, choices, keys),
+            keys=keys,
+            sizes=sizes,
+            head=head_size(view, before),
+            usage=turn.usage,
+            reply=reply_text(turn.call) if view.prompt is not None else "",
+            reply_keys=tuple(keys_of(choices[0])) if choices else (),
+            markers=turn.markers,
+            reads=max(before.reads if before is not None else 0, (turn.usage and turn.usage.cached) or 0),
+            lead=view.lead,
+            api=turn.call.api,
+            tokens=rendered,
+        )
+        self._newest = state
+        identifier = turn.call.response.get("id") if turn.call.response else None
+        replaced = before if match.relation in ("extends", "changed", "repeats") else None
+        self._conversations.put(state, replaced, identifier if isinstance(identifier, str) else None)
+
+
+def _account(state: State | None, rendered: Rendered | None) -> Account | None:
+    if rendered is None or state is None or not isinstance(state.tokens, Rendered):
+        return None
+    return account(state.tokens, rendered)
+
+
+def _count(conversation: Conversation, counted: Account | None, rendered: Rendered | None) -> None:
+    """Add the turn's tokens to its conversation, and serve it in the cache model."""
+    if rendered is None:
+        return
+    conversation.tokens = (conversation.tokens or 0) + len(rendered.prompt)
+    conversation.reused = (conversation.reused or 0) + (counted.reused if counted is not None else 0)
+    conversation.lost = (conversation.lost or 0) + (counted.lost if counted is not None else 0)
+    if rendered.cache is not None:
+        reply = rendered.reply if rendered.reply is not None else rendered.prompt.token_ids[:0]
+        rendered.cache.commit(rendered.prompt.token_ids, reply)
+
+
+def diagnose_log(calls: Iterable[RecordedCall], target: Target | None = None) -> Diagnosis:
+    """Diagnose a whole log, oldest call first. Reads one call at a time."""
+    diagnosis = LogDiagnosis(target)
+    for call in calls:
+        diagnosis.feed(call)
+    return diagnosis.result()
+
+
+def diagnose(
+    previous: RecordedCall | Mapping[str, Any],
+    current: RecordedCall | Mapping[str, Any],
+    target: Target | None = None,
+) -> Diagnosis:
+    """Compare two requests of one conversation, given as calls or as plain request bodies.
+
+    Unlike ``diagnose_log`` this takes it as given that ``current`` follows ``previous``.
+    Raises ``InputError`` for a body that belongs to no known API.
+    """
+    first, second = _as_call(previous), _as_call(current)
+    diagnosis = LogDiagnosis(target)
+    diagnosis.feed(first)
+    diagnosis.feed(second, continues=diagnosis.newest)
+    return diagnosis.result()
+
+
+def _as_call(value: RecordedCall | Mapping[str, Any]) -> RecordedCall:
+    if isinstance(value, Mapping):
+        return Exchange(api=detect_api(value), request=value)
+    return value
