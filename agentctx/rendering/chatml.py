@@ -17,8 +17,9 @@ wrote behind the generation prompt stays as it is in every later prompt, token f
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
@@ -27,7 +28,7 @@ from agentctx.messages import MediaPart, Message, Request, Tool
 from agentctx.rendering.layout import Block, Piece, Run, Special, encode_block
 from agentctx.rendering.prompt import Prompt, Span, TokenIds, Zone
 from agentctx.rendering.spans import zone_of
-from agentctx.rendering.tokenizer import Tokenizer, embedded_tokenizer
+from agentctx.rendering.tokenizer import CharStarts, Tokenizer, embedded_tokenizer
 
 START, SEP, END = Special("<|im_start|>"), Special("<|im_sep|>"), Special("<|im_end|>")
 NOTE = Special("<note>")
@@ -93,12 +94,54 @@ class _State:
     places: tuple[tuple[int, int, int], ...]
 
 
-class ChatMLRenderer:
-    """Renders requests in the built-in layout. Instances hold no conversation and may be shared."""
+class _Output:
+    """A prompt being put together. ``places``: token, character and span count before each message, and at the end."""
 
-    def __init__(self, tokenizer: Tokenizer | None = None, name: str = "chatml") -> None:
+    def __init__(self) -> None:
+        self.ids: list[TokenIds] = []
+        self.starts: list[CharStarts] = []
+        self.texts: list[str] = []
+        self.spans: list[Span] = []
+        self.places: list[tuple[int, int, int]] = []
+        self.token = self.char = 0
+
+    def place(self) -> tuple[int, int, int]:
+        return (self.token, self.char, len(self.spans))
+
+    def take(self, previous: Prompt, places: tuple[tuple[int, int, int], ...]) -> None:
+        """Begin with what stands before the last of the places."""
+        self.places = list(places)
+        self.token, self.char, count = places[-1]
+        assert previous.starts is not None
+        self.ids.append(previous.token_ids[: self.token])
+        self.starts.append(previous.starts[: self.token])
+        self.texts.append(previous.text[: self.char])
+        self.spans = list(previous.spans[:count])
+
+    def add(self, block: Block, spans: Iterable[Span]) -> None:
+        self.spans.extend(spans)
+        self.ids.append(block.token_ids)
+        self.starts.append(block.starts + np.int32(self.char))
+        self.texts.append(block.text)
+        self.token += len(block.token_ids)
+        self.char += len(block.text)
+
+
+class ChatMLRenderer:
+    """Renders requests in the built-in layout. Instances hold no conversation and may be shared.
+
+    ``first``: what stands first, the tools or the system message.
+    """
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer | None = None,
+        name: str = "chatml",
+        first: Literal["tools", "system"] = "tools",
+    ) -> None:
         self.tokenizer = tokenizer or embedded_tokenizer()
         self.name = name
+        self.first = first
         lacking = [text for text in SPECIALS if text not in self.tokenizer.special_tokens]
         if lacking:
             raise RenderError(
@@ -113,35 +156,40 @@ class ChatMLRenderer:
     def render(self, request: Request, previous: Prompt | None = None) -> Prompt:
         """Render with the generation prompt at the end; costs time in what was added since ``previous``."""
         kept = self._kept(request, previous)
+        out = _Output()
         if kept is not None and previous is not None and isinstance(previous.state, _State):
-            places = list(previous.state.places[: kept + 1])
-            token, char, spans_end = places[-1]
-            ids, texts = [previous.token_ids[:token]], [previous.text[:char]]
-            spans = list(previous.spans[:spans_end])
+            out.take(previous, previous.state.places[: kept + 1])
         else:
-            kept = 0
-            head = self._tools(request)
-            token, char = len(head.token_ids), len(head.text)
-            ids, texts, spans = [head.token_ids], [head.text], self._tool_spans(head)
-            places = [(token, char, len(spans))]
-        newest = len(request.messages) - 1
-        for index in range(kept, newest + 1):
-            block = encode_block(message_runs(request.messages[index]), self.tokenizer)
-            zone = zone_of(request, index)
-            spans.extend(block.spans(zone, index, token, char, "tail" if index == newest else zone))
-            ids.append(block.token_ids)
-            texts.append(block.text)
-            token, char = token + len(block.token_ids), char + len(block.text)
-            places.append((token, char, len(spans)))
-        spans.extend(self._opening.spans("template", None, token, char, "template"))
+            kept = self._lead(request)
+            if kept:
+                self._add_message(out, request, 0)
+            tools = self._tools(request)
+            out.add(tools, self._tool_spans(tools, out.token, out.char))
+            out.places = [(0, 0, 0)] * kept + [out.place()]
+        for index in range(kept, len(request.messages)):
+            self._add_message(out, request, index)
+        opening = self._opening
+        out.add(opening, opening.spans("template", None, out.token, out.char, "template"))
         return Prompt(
-            token_ids=np.concatenate([*ids, self._opening.token_ids]),
-            text="".join([*texts, self._opening.text]),
-            spans=tuple(spans),
+            token_ids=np.concatenate(out.ids),
+            text="".join(out.texts),
+            spans=tuple(out.spans),
             request=request,
             exact=self.tokenizer.exact,
-            state=_State(self, tuple(places)),
+            starts=np.concatenate(out.starts),
+            state=_State(self, tuple(out.places)),
         )
+
+    def _add_message(self, out: _Output, request: Request, index: int) -> None:
+        block = encode_block(message_runs(request.messages[index]), self.tokenizer)
+        zone = zone_of(request, index)
+        note_zone: Zone = "tail" if index == len(request.messages) - 1 else zone
+        out.add(block, block.spans(zone, index, out.token, out.char, note_zone))
+        out.places.append(out.place())
+
+    def _lead(self, request: Request) -> int:
+        """Number of messages before the tools."""
+        return int(self.first == "system" and bool(request.messages) and request.messages[0].role == "system")
 
     def reply_ids(self, prompt: Prompt, reply: Message) -> TokenIds:
         """Tokens of the reply as generated, ``<|im_end|>`` included."""
@@ -155,15 +203,17 @@ class ChatMLRenderer:
             runs.extend(tool_runs(tool))
         return encode_block((*runs, END), self.tokenizer)
 
-    def _tool_spans(self, head: Block) -> list[Span]:
-        """Spans of the tools block; each ``tool_name`` begins the next tool."""
+    def _tool_spans(self, head: Block, token: int, char: int) -> list[Span]:
+        """Spans of the tools block, which begins at the given place; each ``tool_name`` begins the next tool."""
         spans: list[Span] = []
         item = -1
         for name, start, end, char_start, char_end in head.marks:
             item += name == "tool_name"
             zone: Zone = "template" if name == "template" else "tools"
             owner = None if zone == "template" else item
-            spans.append(Span(start, end, char_start, char_end, zone, owner, name))
+            spans.append(
+                Span(token + start, token + end, char + char_start, char + char_end, zone, owner, name)
+            )
         return spans
 
     def _kept(self, request: Request, previous: Prompt | None) -> int | None:
@@ -183,4 +233,4 @@ class ChatMLRenderer:
         changes_zone = (kept == len(old.messages)) != (kept == len(new.messages))
         if kept and changes_zone and new.messages[kept - 1].notes:
             kept -= 1
-        return kept
+        return kept if kept >= max(self._lead(old), self._lead(new)) else None

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from agentctx.rendering.prompt import Span, TokenIds, Zone
-from agentctx.rendering.tokenizer import Tokenizer, replace_surrogates
+from agentctx.rendering.tokenizer import CharStarts, Tokenizer, replace_surrogates
 
 TEMPLATE = "template"
 
@@ -38,9 +38,13 @@ Run = Special | Sequence[Piece]
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """An encoded block. ``marks`` holds (field, first token, end token, first char, end char), from 0 in the block."""
+    """An encoded block. ``marks`` holds (field, first token, end token, first char, end char), from 0 in the block.
+
+    ``starts``: the character of the block at which each token begins.
+    """
 
     token_ids: TokenIds
+    starts: CharStarts
     text: str
     marks: tuple[tuple[str, int, int, int, int], ...]
 
@@ -62,6 +66,7 @@ class Block:
 def encode_block(runs: Iterable[Run], tokenizer: Tokenizer) -> Block:
     """Encode the runs. Equal neighbouring fields are one mark; a token over two fields belongs to the first."""
     ids: list[TokenIds] = []
+    places: list[CharStarts] = []
     texts: list[str] = []
     marks: list[tuple[str, int, int, int, int]] = []
     token = char = 0
@@ -78,6 +83,7 @@ def encode_block(runs: Iterable[Run], tokenizer: Tokenizer) -> Block:
     for run in runs:
         if isinstance(run, Special):
             ids.append(np.array([tokenizer.special_tokens[run.text]], dtype=np.int32))
+            places.append(np.array([char], dtype=np.int32))
             texts.append(run.text)
             mark(TEMPLATE, 1, len(run.text))
             continue
@@ -87,6 +93,7 @@ def encode_block(runs: Iterable[Run], tokenizer: Tokenizer) -> Block:
         text = "".join(piece for _, piece in pieces)
         encoded, starts = tokenizer.place_ordinary(text)
         ids.append(encoded)
+        places.append(starts + np.int32(char))
         texts.append(text)
         ends = np.cumsum([len(piece) for _, piece in pieces])
         cuts = np.searchsorted(starts, ends) if len(pieces) > 1 else [len(encoded)]
@@ -94,5 +101,7 @@ def encode_block(runs: Iterable[Run], tokenizer: Tokenizer) -> Block:
         for (name, piece), cut in zip(pieces, cuts, strict=True):
             mark(name, int(cut) - done, len(piece))
             done = int(cut)
-    empty = np.array([], dtype=np.int32)
-    return Block(np.concatenate(ids) if ids else empty, "".join(texts), tuple(marks))
+    if not ids:
+        empty = np.array([], dtype=np.int32)
+        return Block(empty, empty, "", ())
+    return Block(np.concatenate(ids), np.concatenate(places), "".join(texts), tuple(marks))

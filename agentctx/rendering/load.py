@@ -2,38 +2,101 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
 from agentctx.errors import UsageError
 from agentctx.rendering.chatml import SPECIALS, ChatMLRenderer
 from agentctx.rendering.prompt import Renderer
-from agentctx.rendering.tokenizer import TiktokenTokenizer, tiktoken_tokenizer
+from agentctx.rendering.tokenizer import (
+    TiktokenTokenizer,
+    Tokenizer,
+    embedded_tokenizer,
+    tiktoken_tokenizer,
+    with_tokens,
+)
+
+LAYOUTS = ("chatml", "anthropic", "openai")
 
 
-def with_layout_tokens(tokenizer: TiktokenTokenizer) -> TiktokenTokenizer:
-    """The tokenizer with the built-in layout's special tokens added behind its own ids."""
-    import tiktoken
+def load_tokenizer(name: str) -> Tokenizer:
+    """A tokenizer by name: ``embedded``, one of tiktoken's encodings, a ``tokenizer.json``, a GGUF, or a checkpoint's folder.
 
-    base = tokenizer.encoding
-    lacking = [text for text in SPECIALS if text not in tokenizer.special_tokens]
-    encoding = tiktoken.Encoding(
-        name=f"{base.name}+chatml",
-        pat_str=base._pat_str,
-        mergeable_ranks=base._mergeable_ranks,
-        special_tokens={**base._special_tokens, **{text: base.n_vocab + i for i, text in enumerate(lacking)}},
-    )
-    return TiktokenTokenizer(encoding, exact=False)
+    Raises ``UsageError`` for an unknown name and ``InputError`` for an unusable file.
+    """
+    if name == "embedded":
+        return embedded_tokenizer()
+    path = Path(name)
+    if path.suffix == ".gguf":
+        from agentctx.rendering.gguf_metadata import read_gguf_metadata
+        from agentctx.rendering.gguf_tokenizer import gguf_tokenizer
+
+        return gguf_tokenizer(read_gguf_metadata(path), name)
+    if path.suffix == ".json" or path.is_dir():
+        from agentctx.rendering.huggingface import load_tokenizer_json
+
+        return load_tokenizer_json(path / "tokenizer.json" if path.is_dir() else path)
+    return tiktoken_tokenizer(name)
 
 
-def load_renderer(name: str) -> Renderer:
+def load_renderer(
+    name: str,
+    *,
+    tokenizer: Tokenizer | str | None = None,
+    template: str | None = None,
+    now: datetime | None = None,
+    keywords: Mapping[str, Any] | None = None,
+    arguments: str | None = None,
+) -> Renderer:
     """The renderer of that name.
 
-    ``chatml``: the built-in layout with the embedded vocabulary (no file, no network).
-    ``chatml:ENCODING``: the built-in layout with one of tiktoken's encodings, if tiktoken has it.
+    ``chatml``: the built-in layout with the embedded vocabulary (no file, no network). ``anthropic``, ``openai``: the order in which
+    these providers read a request, in the same layout; their own text is secret, so counts are estimates. ``LAYOUT:ENCODING``: a
+    layout with one of tiktoken's encodings, if tiktoken has it.
 
-    Raises ``UsageError`` for a name that is none of these.
+    Anything else is a path: a ``.jinja`` file, a GGUF, ``tokenizer_config.json``, ``chat_template.json``, the saved ``/props`` of a
+    llama-server, or a checkpoint's folder. ``PATH@TOKENIZER`` names the tokenizer for a source that has none; without it the embedded
+    vocabulary stands in and counts are estimates.
+
+    ``template``: name of a template, where there are several. ``now``: what ``strftime_now`` tells (default: now, read once here).
+    ``keywords``: variables for the template. ``arguments``: ``mapping`` or ``raw``, the form of tool-call arguments.
+
+    Raises ``UsageError`` for a name that is none of these, ``InputError`` for an unusable file.
     """
     layout, _, encoding = name.partition(":")
-    if layout == "chatml":
-        if not encoding:
-            return ChatMLRenderer()
-        return ChatMLRenderer(with_layout_tokens(tiktoken_tokenizer(encoding)), name=name)
-    raise UsageError(f"unknown renderer {name!r}; known: chatml, chatml:<tiktoken encoding>")
+    if layout in LAYOUTS:
+        return _layout(layout, name, _tokenizer(tokenizer or encoding or "embedded"))
+    path, beside = Path(name), None
+    if not path.exists() and "@" in name:
+        before, _, beside = name.rpartition("@")
+        path = Path(before)
+    if not path.exists():
+        raise UsageError(
+            f"unknown renderer {name!r}; known: {', '.join(LAYOUTS)} (each with :ENCODING), or the path of a template, "
+            "a GGUF, a tokenizer_config.json or a checkpoint's folder"
+        )
+    from agentctx.rendering.sources import read_source
+    from agentctx.rendering.template_renderer import renderer_of
+
+    chosen = tokenizer or beside
+    return renderer_of(
+        read_source(path),
+        name=name,
+        tokenizer=_tokenizer(chosen) if chosen else None,
+        template=template,
+        now=now or datetime.now(),
+        keywords=keywords,
+        arguments=arguments,
+    )
+
+
+def _tokenizer(given: Tokenizer | str) -> Tokenizer:
+    return load_tokenizer(given) if isinstance(given, str) else given
+
+
+def _layout(layout: str, name: str, tokenizer: Tokenizer) -> ChatMLRenderer:
+    if isinstance(tokenizer, TiktokenTokenizer):
+        tokenizer = with_tokens(tokenizer, SPECIALS)
+    return ChatMLRenderer(tokenizer, name=name, first="system" if layout == "openai" else "tools")

@@ -6,15 +6,19 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
+from typing import Literal
 
 import numpy as np
 
 from agentctx.messages import Request
 from agentctx.rendering.prompt import Span, Zone
-from agentctx.rendering.templates.tracing import Run, Source
 from agentctx.rendering.tokenizer import CharStarts
 
 TEMPLATE = "template"
+Source = tuple[Literal["tool", "message"], int, str]
+"""Kind of item, its index, its field."""
+Run = tuple[int, int, Source]
+"""Characters of known origin: first, end, source."""
 
 
 @dataclass(frozen=True, slots=True)

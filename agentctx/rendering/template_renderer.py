@@ -11,15 +11,17 @@ from typing import Any, Literal
 
 import numpy as np
 
+from agentctx.errors import UsageError
 from agentctx.messages import Message, Request
 from agentctx.rendering.incremental import Encoded, encode_further
 from agentctx.rendering.prompt import Prompt, TokenIds
+from agentctx.rendering.sources import DEFAULT, WITH_TOOLS, ModelSource, token_like
 from agentctx.rendering.spans import Mapped, map_spans
 from agentctx.rendering.special_tokens import SpecialTokens
 from agentctx.rendering.templates.conversation import Converter, Prepared
 from agentctx.rendering.templates.profile import TemplateProfile, read_profile
-from agentctx.rendering.templates.template import ChatTemplate, Rendering
-from agentctx.rendering.tokenizer import Tokenizer
+from agentctx.rendering.templates.template import ChatTemplate, Dialect, Rendering
+from agentctx.rendering.tokenizer import TiktokenTokenizer, Tokenizer, embedded_tokenizer, with_tokens
 
 ArgumentForm = Literal["mapping", "raw"]
 
@@ -41,7 +43,7 @@ class TemplateRenderer:
     ``keywords``: variables for the template (``enable_thinking``, …); a request's own ``template_kwargs_json`` goes before them.
     ``arguments``: form of tool-call arguments; by default what the template takes, a mapping where it takes both (``TemplateProfile``).
     ``now``: the moment that ``strftime_now`` tells; it stays fixed, so that equal requests give equal prompts.
-    ``bos``/``add_bos``: what the server puts in front when the template doesn't.
+    ``bos``/``add_bos``: what the server puts in front when the template doesn't. ``with_tools``: another template, for requests with tools.
     """
 
     def __init__(
@@ -49,6 +51,7 @@ class TemplateRenderer:
         template: ChatTemplate,
         tokenizer: Tokenizer,
         *,
+        with_tools: ChatTemplate | None = None,
         name: str,
         now: datetime,
         keywords: Mapping[str, Any] | None = None,
@@ -58,6 +61,7 @@ class TemplateRenderer:
         blank_descriptions: bool = False,
     ) -> None:
         self.template = template
+        self.with_tools = with_tools or template
         self.tokenizer = tokenizer
         self.name = name
         self.now = now
@@ -69,12 +73,29 @@ class TemplateRenderer:
     @cached_property
     def profile(self) -> TemplateProfile:
         """The forms that the template takes, found by trying it once."""
-        found = read_profile(self.template)
+        return self._profile_of(self.template)
+
+    def _profile_of(self, template: ChatTemplate) -> TemplateProfile:
+        found = read_profile(template)
         return found if self._arguments is None else replace(found, arguments=self._arguments)
 
     @cached_property
-    def _converter(self) -> Converter:
-        return Converter(self.profile, blank_descriptions=self._blank_descriptions)
+    def _converters(self) -> tuple[Converter, Converter]:
+        """For requests without tools, and with."""
+        plain = Converter(self.profile, blank_descriptions=self._blank_descriptions)
+        if self.with_tools is self.template:
+            return plain, plain
+        return plain, Converter(
+            self._profile_of(self.with_tools), blank_descriptions=self._blank_descriptions
+        )
+
+    def _prepare(self, request: Request, previous: Prepared | None = None) -> Prepared:
+        plain, with_tools = self._converters
+        converter = with_tools if request.tools else plain
+        usable = previous is not None and (
+            plain is with_tools or bool(previous.request.tools) == bool(request.tools)
+        )
+        return converter.prepare(request, previous if usable else None)
 
     def count(self, text: str) -> int:
         """Tokens of a plain text."""
@@ -87,7 +108,7 @@ class TemplateRenderer:
         Raises ``RenderError`` when the template refuses the request or runs over its limits.
         """
         state = self._state_of(previous)
-        prepared = self._converter.prepare(request, state.prepared if state else None)
+        prepared = self._prepare(request, state.prepared if state else None)
         rendering = self._rendering(prepared, True, state)
         text, offset = self._begun(rendering.text)
         encoded, unchanged = encode_further(self.tokenizer, text, state.encoded if state else None)
@@ -108,7 +129,7 @@ class TemplateRenderer:
 
     def render_text(self, request: Request, *, add_generation_prompt: bool = True) -> str:
         """The text alone, without what the server puts in front."""
-        prepared = self._converter.prepare(request)
+        prepared = self._prepare(request)
         return self._rendering(prepared, add_generation_prompt, None).text
 
     def reply_ids(self, prompt: Prompt, reply: Message) -> TokenIds:
@@ -118,9 +139,9 @@ class TemplateRenderer:
         reply (an opened thinking block), the reply's own text from its first field on is taken.
         """
         state = self._state_of(prompt)
-        before = state.prepared if state else self._converter.prepare(prompt.request)
+        before = state.prepared if state else self._prepare(prompt.request)
         messages = (*prompt.request.messages, reply)
-        prepared = self._converter.prepare(prompt.request.model_copy(update={"messages": messages}), before)
+        prepared = self._prepare(prompt.request.model_copy(update={"messages": messages}), before)
         rendering = self._rendering(prepared, False, state)
         text, offset = self._begun(rendering.text)
         own = [
@@ -156,7 +177,8 @@ class TemplateRenderer:
         given = prepared.request.params.template_kwargs_json
         if given:
             arguments = {**arguments, **json.loads(given)}
-        return self.template.render(
+        template = self.with_tools if prepared.request.tools else self.template
+        return template.render(
             prepared.conversation,
             add_generation_prompt=generation,
             now=self.now,
@@ -188,6 +210,48 @@ class TemplateRenderer:
             return ""
         opened = prompt.rstrip().endswith("<think>")
         return f"{'' if opened else '<think>' + chr(10)}{reasoning}\n</think>\n\n"
+
+
+def renderer_of(
+    source: ModelSource,
+    *,
+    name: str,
+    now: datetime,
+    tokenizer: Tokenizer | None = None,
+    template: str | None = None,
+    keywords: Mapping[str, Any] | None = None,
+    arguments: str | None = None,
+) -> TemplateRenderer:
+    """The renderer for a source; ``tokenizer`` goes before the source's own, and the embedded vocabulary stands in for a missing one.
+
+    Raises ``UsageError`` for a template name that the source doesn't have, ``RenderError`` for a template that doesn't compile.
+    """
+    if arguments not in (None, "mapping", "raw"):
+        raise UsageError(f"arguments must be mapping or raw, not {arguments!r}")
+
+    def compiled(which: str) -> ChatTemplate:
+        text = source.template(which)
+        relaxed = source.tokenizer is None or source.llama_cpp
+        dialect: Dialect = "relaxed" if relaxed and ChatTemplate.needs_relaxed(text) else "transformers"
+        return ChatTemplate(text, name=f"{source.name}", variables=source.variables, dialect=dialect)
+
+    main = compiled(template or DEFAULT)
+    with_tools = compiled(WITH_TOOLS) if template is None and WITH_TOOLS in source.templates else None
+    chosen = tokenizer or source.tokenizer
+    if chosen is None or (isinstance(chosen, TiktokenTokenizer) and chosen is not source.tokenizer):
+        chosen = with_tokens(chosen or embedded_tokenizer(), token_like(main.source))
+    return TemplateRenderer(
+        main,
+        chosen,
+        with_tools=with_tools,
+        name=name,
+        now=now,
+        keywords=keywords,
+        arguments="raw" if arguments == "raw" else "mapping" if arguments == "mapping" else None,
+        bos=source.bos,
+        add_bos=source.add_bos,
+        blank_descriptions=source.llama_cpp,
+    )
 
 
 _END_TOKENS = frozenset(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Protocol
 
@@ -164,3 +164,20 @@ def tiktoken_tokenizer(name: str) -> TiktokenTokenizer:
             f"tiktoken can't load {name!r} ({type(error).__name__}): its rank file is downloaded at first use; "
             "run once with a network, set TIKTOKEN_CACHE_DIR, or use the embedded vocabulary"
         ) from error
+
+
+def with_tokens(tokenizer: TiktokenTokenizer, texts: Iterable[str]) -> TiktokenTokenizer:
+    """The tokenizer with further special tokens added behind its own ids: a stand-in for a vocabulary that has them."""
+    import tiktoken
+
+    base = tokenizer.encoding
+    lacking = [text for text in texts if text not in tokenizer.special_tokens]
+    if not lacking:
+        return tokenizer
+    encoding = tiktoken.Encoding(
+        name=f"{base.name}+{len(lacking)}",
+        pat_str=base._pat_str,
+        mergeable_ranks=base._mergeable_ranks,
+        special_tokens={**base._special_tokens, **{text: base.n_vocab + i for i, text in enumerate(lacking)}},
+    )
+    return TiktokenTokenizer(encoding, exact=False)

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from agentctx.messages import MediaPart, Message, Request, TextPart, Tool
+from agentctx.rendering.spans import Source
 from agentctx.rendering.templates.profile import TemplateProfile
 from agentctx.rendering.templates.template import Conversation
-from agentctx.rendering.templates.tracing import Source, joined, whole
+from agentctx.rendering.templates.tracing import joined, whole
 from agentctx.rendering.tokenizer import replace_surrogates
 
 

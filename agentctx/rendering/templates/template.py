@@ -15,6 +15,7 @@ from jinja2.runtime import Context
 from jinja2.utils import Namespace
 
 from agentctx.errors import RenderError
+from agentctx.rendering.spans import Run, Source
 from agentctx.rendering.templates.environment import (
     Hooks,
     MeteredTemplate,
@@ -36,10 +37,11 @@ from agentctx.rendering.templates.loops import (
     set_namespace,
 )
 from agentctx.rendering.templates.operations import RUN
-from agentctx.rendering.templates.tracing import Run, Source, Traced
+from agentctx.rendering.templates.tracing import Traced
 from agentctx.rendering.tokenizer import replace_surrogates
 
 Dialect = Literal["transformers", "relaxed"]
+_CHANGING = frozenset(("append", "extend", "insert", "pop", "remove", "update", "setdefault", "reverse"))
 _STATEFUL = frozenset(("cycler", "joiner"))
 
 
@@ -57,6 +59,23 @@ class Conversation:
     traced: bool = False
     kept: frozenset[int] = frozenset()
     json_texts: dict[Any, str] = field(default_factory=dict)
+
+    def copied(self) -> Conversation:
+        """The same, with containers of its own."""
+        origins: dict[int, Source] = {}
+
+        def copy(value: Any) -> Any:
+            if isinstance(value, dict):
+                made: Any = {key: copy(item) for key, item in value.items()}
+            elif isinstance(value, list):
+                made = [copy(item) for item in value]
+            else:
+                return value
+            if id(value) in self.origins:
+                origins[id(made)] = self.origins[id(value)]
+            return made
+
+        return Conversation(copy(self.messages), copy(self.tools), origins, self.traced)
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,6 +256,18 @@ class ChatTemplate:
         """The parsed source, without hooks."""
         return _environment(self.dialect).parse(self.source)
 
+    @staticmethod
+    def needs_relaxed(source: str) -> bool:
+        """Whether a template calls methods that change lists or dicts, which transformers forbids and llama.cpp allows."""
+        try:
+            tree = _environment("relaxed").parse(source)
+        except (TemplateSyntaxError, RecursionError):
+            return False
+        return any(
+            isinstance(call.node, nodes.Getattr) and call.node.attr in _CHANGING
+            for call in tree.find_all(nodes.Call)
+        )
+
     @cached_property
     def reads_clock(self) -> bool:
         return "strftime_now" in self.source
@@ -271,6 +302,8 @@ class ChatTemplate:
 
         Raises ``RenderError``: ``TemplateRefusal`` when the template raises, ``LimitError`` over a limit.
         """
+        if self.relaxed:
+            conversation = conversation.copied()  # the template may change what it is given
         run = RenderRun(self, conversation, now, previous)
         variables = {
             "messages": Messages(conversation.messages, run),

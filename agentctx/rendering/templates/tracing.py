@@ -9,12 +9,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
-Source = tuple[Literal["tool", "message"], int, str]
-"""Kind of item, its index, its field."""
-Run = tuple[int, int, Source]
-"""First character, end, source."""
+from agentctx.rendering.spans import Run, Source
 
 
 class Traced(str):
