@@ -5,6 +5,7 @@ Exit codes: 0 clean, 1 findings, 2 usage, 3 could not evaluate.
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 import tempfile
@@ -126,14 +127,6 @@ def compare(
     """
     from agentctx.compare import DEFAULT_POLICIES, Comparison, Setting
     from agentctx.compare import compare as run
-    from agentctx.reports.html import comparison_html
-    from agentctx.reports.tables import (
-        comparison_json,
-        comparison_markdown,
-        comparison_table,
-        session_line,
-        turn_line,
-    )
 
     if list_specs:
         _list_specs()
@@ -156,39 +149,52 @@ def compare(
     notes = _notes(reports)
     title = f"{len(sessions)} session{'s' if len(sessions) != 1 else ''}, cache {cache}, layout {layout}"
     chosen = format or (_SUFFIX.get(output.suffix.lower(), Format.table) if output else Format.table)
-    if chosen is Format.table:
-        text = None
-    elif chosen is Format.json:
-        text = comparison_json(reports, notes=notes)
-    elif chosen is Format.markdown:
-        text = comparison_markdown(reports, notes=notes)
-    else:
-        text = comparison_html(reports, title=title, notes=notes)
-    if text is not None and output is None:
+    text = _formatted(chosen, reports, title, notes)
+    if chosen is not Format.table and output is None:
         print(text, end="")
     else:
-        if turns:
-            for report in reports:
-                for line in map(turn_line, report.turns):
-                    _out.print(line)
-                _out.print(session_line(report), markup=False, highlight=False)
-                _out.print()
-        _out.print(comparison_table(reports, title=title))
-        for note in notes:
-            _out.print(note, markup=False, highlight=False)
-        if output is not None:
-            if text is None:
-                with open(os.devnull, "w", encoding="utf-8") as sink:
-                    recorder = Console(file=sink, width=160, record=True)
-                    recorder.print(comparison_table(reports, title=title))
-                text = recorder.export_text()
-            _write(output, text)
-            _out.print(f"wrote {output}", markup=False, highlight=False)
+        _print_comparison(reports, title, notes, turns=turns)
+    if output is not None:
+        _write(output, text)
+        _out.print(f"wrote {output}", markup=False, highlight=False)
     for failure in done.failures:
         _complain(failure)
     if failed or done.failures:
         _complain(f"{failed} files could not be read and {len(done.failures)} replays failed; see above")
         raise typer.Exit(3)
+
+
+def _formatted(form: Format, reports: Sequence[SessionReport], title: str, notes: Sequence[str]) -> str:
+    """The comparison as a text of that format."""
+    from agentctx.reports import tables
+
+    if form is Format.json:
+        return tables.comparison_json(reports, notes=notes)
+    if form is Format.markdown:
+        return tables.comparison_markdown(reports, notes=notes)
+    if form is Format.html:
+        from agentctx.reports.html import comparison_html
+
+        return comparison_html(reports, title=title, notes=notes)
+    recorder = Console(file=io.StringIO(), width=160, record=True)
+    recorder.print(tables.comparison_table(reports, title=title))
+    return recorder.export_text()
+
+
+def _print_comparison(
+    reports: Sequence[SessionReport], title: str, notes: Sequence[str], *, turns: bool
+) -> None:
+    """The table on the terminal, behind every turn when they are asked for."""
+    from agentctx.reports.tables import comparison_table, session_line, turn_line
+
+    for report in reports if turns else ():
+        for line in map(turn_line, report.turns):
+            _out.print(line)
+        _out.print(session_line(report), markup=False, highlight=False)
+        _out.print()
+    _out.print(comparison_table(reports, title=title))
+    for note in notes:
+        _out.print(note, markup=False, highlight=False)
 
 
 def _read_sessions(files: list[str]) -> tuple[list[Session], int]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from agentctx.caches.model import CacheModel
@@ -20,7 +20,7 @@ from agentctx.errors import AgentctxError
 from agentctx.history import History
 from agentctx.policies import SideRequest, parse_policy
 from agentctx.rendering import Prompt, Renderer, load_renderer
-from agentctx.reports.ledger import Ledger
+from agentctx.reports.ledger import Ledger, predicted_turn
 from agentctx.reports.turn import SessionReport, TurnReport
 from agentctx.traces import Session
 
@@ -86,25 +86,10 @@ def replay(session: Session, policy_spec: str, setting: Setting) -> SessionRepor
             rounded = cache.without_limits(prompt.token_ids)
             prediction = cache.commit(prompt.token_ids, reply_ids)
             ledger.commit(prompt, reply_ids, message)
-            turns.append(
-                TurnReport(
-                    turn=len(turns) + 1,
-                    prompt=len(prompt),
-                    predicted=prediction.cached,
-                    cached=None,
-                    new=account.new,
-                    rounding=max(0, account.ideal - rounded),
-                    broken=account.broken,
-                    server=max(0, rounded - prediction.cached),
-                    reply=len(reply_ids),
-                    dropped=sum(item.tokens for item in turn.dropped),
-                    compacted=turn.compacted,
-                    exact=prompt.exact,
-                    divergence=account.divergence,
-                    asked=asked,
-                    asked_reused=asked_reused,
-                )
+            report = predicted_turn(
+                len(turns) + 1, turn, prompt, account, rounded=rounded, predicted=prediction.cached
             )
+            turns.append(replace(report, reply=len(reply_ids), asked=asked, asked_reused=asked_reused))
         history.append(message)
     notes = (
         [f"{promptless} replies have no recorded prompt and were not counted as turns"] if promptless else []

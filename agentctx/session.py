@@ -6,9 +6,8 @@ without I/O (:class:`TurnCheck`); :class:`Session` and :class:`AsyncSession` car
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, replace
-from time import monotonic
 
 from agentctx.backends.backend import AsyncBackend, Backend, Completion, Delta, Options
 from agentctx.caches.model import Arrival, CacheModel, Prediction
@@ -18,7 +17,7 @@ from agentctx.messages import Message, Request
 from agentctx.policies import AppendOnly, Policy, Turn
 from agentctx.rendering.generated import Sent, continued
 from agentctx.rendering.prompt import Prompt, Renderer
-from agentctx.reports.ledger import Account, Ledger
+from agentctx.reports.ledger import Account, Ledger, predicted_turn
 from agentctx.reports.turn import SessionReport, TurnReport
 
 
@@ -73,14 +72,12 @@ class TurnCheck:
         policy: Policy | None = None,
         name: str = "session",
         takes_tokens: bool = False,
-        clock: Callable[[], float] = monotonic,
     ) -> None:
         self.history = history
         self.renderer = renderer
         self.cache = cache
         self.policy: Policy = policy or AppendOnly()
         self.name = name
-        self._clock = clock
         self._ledger = Ledger()
         self._takes_tokens = takes_tokens
         self._rendered: Prompt | None = None  # by the renderer alone, for it to build on
@@ -108,7 +105,6 @@ class TurnCheck:
         if self._takes_tokens and self._sent is not None:
             prompt = continued(rendered, self._sent, self.renderer.tokenizer).prompt
         arrival = Arrival(
-            at=self._clock(),
             slot=options.slot,
             cache_prompt=options.cache_prompt,
             user_starts=_user_starts(prompt),
@@ -116,19 +112,8 @@ class TurnCheck:
         prediction = self.cache.predict(prompt.token_ids, arrival)
         account = self._ledger.account(prompt)
         rounded = self.cache.without_limits(prompt.token_ids, arrival)
-        report = TurnReport(
-            turn=len(self._reports) + 1,
-            prompt=len(prompt),
-            predicted=prediction.cached,
-            cached=None,
-            new=account.new,
-            rounding=max(0, account.ideal - rounded),
-            broken=account.broken,
-            server=max(0, rounded - prediction.cached),
-            dropped=sum(item.tokens for item in turn.dropped),
-            compacted=turn.compacted,
-            exact=prompt.exact,
-            divergence=account.divergence,
+        report = predicted_turn(
+            len(self._reports) + 1, turn, prompt, account, rounded=rounded, predicted=prediction.cached
         )
         return Prepared(turn, rendered, prompt, arrival, prediction, account, report)
 

@@ -31,3 +31,15 @@ def shared_dir() -> Path:
     path = Path(os.environ.get("AGENTCTX_SHARED", ROOT.parent / "shared"))
     require(path.is_dir(), f"the shared corpus ({path.name}/ beside the checkout)")
     return path
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    """A small repository with a bug and the test that shows it."""
+    root = tmp_path / "repository"
+    (root / "pkg").mkdir(parents=True)
+    (root / "pkg" / "half.py").write_text("def half(number: int) -> int:\n    return number // 3\n")
+    (root / "test_half.py").write_text(
+        "from pkg.half import half\n\n\ndef test_half() -> None:\n    assert half(4) == 2\n"
+    )
+    return root

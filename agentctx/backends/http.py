@@ -137,8 +137,19 @@ class _Shared:
             )
         return ConnectionFailed(f"{url} closed the connection before it answered: {detail}")
 
-    def _may_retry(self, attempt: int) -> bool:
-        return attempt < self._retries
+    def _pause_after_error(self, error: httpx.TransportError, url: str, attempt: int) -> float:
+        """Seconds to wait before a request that never got an answer is made again, or the error that ends it."""
+        failure = self._failed(error, url, None)
+        if not isinstance(failure, ConnectionFailed) or attempt >= self._retries:
+            raise failure from error
+        return _pause(attempt, None)
+
+    def _pause_after_refusal(self, response: httpx.Response, url: str, attempt: int) -> float:
+        """The same for an answer with an error status; its body must have been read."""
+        refusal = _refusal(response, url)
+        if refusal.status not in _RETRIED or attempt >= self._retries:
+            raise refusal
+        return _pause(attempt, refusal.retry_after)
 
 
 class _Reply:
@@ -205,19 +216,13 @@ class HttpBackend(_Shared):
             try:
                 response = self._client.send(request, stream=True)
             except httpx.TransportError as error:
-                failure = self._failed(error, url, None)
-                if not isinstance(failure, ConnectionFailed) or not self._may_retry(attempt):
-                    raise failure from error
-                pause = _pause(attempt, None)
+                pause = self._pause_after_error(error, url, attempt)
             else:
                 if response.is_success:
                     break
                 with closing(response):
                     response.read()
-                refusal = _refusal(response, url)
-                if refusal.status not in _RETRIED or not self._may_retry(attempt):
-                    raise refusal
-                pause = _pause(attempt, refusal.retry_after)
+                pause = self._pause_after_refusal(response, url, attempt)
             time.sleep(pause)
             attempt += 1
         with closing(response):
@@ -282,19 +287,13 @@ class AsyncHttpBackend(_Shared):
             try:
                 response = await self._client.send(request, stream=True)
             except httpx.TransportError as error:
-                failure = self._failed(error, url, None)
-                if not isinstance(failure, ConnectionFailed) or not self._may_retry(attempt):
-                    raise failure from error
-                pause = _pause(attempt, None)
+                pause = self._pause_after_error(error, url, attempt)
             else:
                 if response.is_success:
                     break
                 await response.aread()
                 await response.aclose()
-                refusal = _refusal(response, url)
-                if refusal.status not in _RETRIED or not self._may_retry(attempt):
-                    raise refusal
-                pause = _pause(attempt, refusal.retry_after)
+                pause = self._pause_after_refusal(response, url, attempt)
             await asyncio.sleep(pause)
             attempt += 1
         try:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from agentctx.caches.model import PLAIN, Arrival, Prediction
+from agentctx.caches.prefix import prediction_of
 from agentctx.rendering.prompt import TokenIds
-from agentctx_engine.memory.prefix_cache import Match
 from agentctx_engine.memory.slot_cache import SlotCache
 from agentctx_engine.memory.slot_settings import ONE_SLOT, ModelMemory, ServerSettings
 
@@ -35,7 +35,7 @@ class LlamaServerModel:
             cache_prompt=arrival.cache_prompt,
             user_starts=arrival.user_starts,
         )
-        return _prediction(match, None)
+        return prediction_of(match)
 
     def without_limits(self, token_ids: TokenIds, arrival: Arrival = PLAIN) -> int:
         if not arrival.cache_prompt:
@@ -51,14 +51,8 @@ class LlamaServerModel:
             cache_prompt=arrival.cache_prompt,
             user_starts=arrival.user_starts,
         )
-        return _prediction(lease.match, lease.answer.slot)
+        return prediction_of(lease.match, lease.answer.slot)
 
     def erase(self, slot: int) -> int:
         """The server was told to erase a slot; returns the tokens that went."""
         return self._cache.erase(slot)
-
-
-def _prediction(match: Match, slot: int | None) -> Prediction:
-    return Prediction(
-        match.hit_tokens, tuple((reason.value, tokens) for reason, tokens in match.lost), slot=slot
-    )

@@ -14,40 +14,25 @@ class Prediction:
 
     ``cached`` + the sum of ``lost`` = the prompt's tokens. ``lost`` maps a reason (``first-difference``,
     ``block-rounding``, ``whole-prompt``, ``evicted``, ``window``, ``no-checkpoint``, ``salt``, ``pool-full``,
-    ``slot-taken``, ``ttl``, ``below-minimum``, …) to tokens. ``slot`` is the slot that would serve the turn, where
-    the server has slots. ``written`` tokens would be written to a cache that bills writes.
+    ``slot-taken``, …) to tokens. ``slot`` is the slot that served the turn, where the server has slots.
     """
 
     cached: int
     lost: tuple[tuple[str, int], ...]
     slot: int | None = None
-    written: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Breakpoint:
-    """A cache marker: the prompt up to ``token`` may be written; ``block`` counts the content blocks up to it."""
-
-    token: int
-    block: int
-    ttl_s: float = 300.0
 
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
     """What a server knows of a turn besides its tokens.
 
-    ``at``: seconds on any steady clock; rules with a lifetime need it. ``slot``/``cache_prompt``: llama-server's
-    request fields. ``user_starts``: token positions at which user messages start (context checkpoints are placed
-    there). ``breakpoints``: cache markers in prompt order. ``salt``: texts under different salts never meet.
+    ``slot``/``cache_prompt``: llama-server's request fields. ``user_starts``: token positions at which user messages
+    start (context checkpoints are placed there). ``salt``: texts under different salts never meet.
     """
 
-    at: float = 0.0
     slot: int | None = None
     cache_prompt: bool = True
     user_starts: tuple[int, ...] = ()
-    breakpoints: tuple[Breakpoint, ...] = ()
-    block_ends: tuple[int, ...] = ()
     salt: str | None = None
 
 

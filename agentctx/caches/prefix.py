@@ -7,8 +7,10 @@ from agentctx.rendering.prompt import TokenIds
 from agentctx_engine.memory.prefix_cache import CacheStats, Match, PrefixCache
 
 
-def _prediction(match: Match) -> Prediction:
-    return Prediction(match.hit_tokens, tuple((reason.value, tokens) for reason, tokens in match.lost))
+def prediction_of(match: Match, slot: int | None = None) -> Prediction:
+    """A memory manager's answer as a prediction."""
+    lost = tuple((reason.value, tokens) for reason, tokens in match.lost)
+    return Prediction(match.hit_tokens, lost, slot=slot)
 
 
 class PrefixCacheModel:
@@ -25,7 +27,7 @@ class PrefixCacheModel:
         return self._name
 
     def predict(self, token_ids: TokenIds, arrival: Arrival = PLAIN) -> Prediction:
-        return _prediction(self._cache.match(token_ids, salt=arrival.salt))
+        return prediction_of(self._cache.match(token_ids, salt=arrival.salt))
 
     def without_limits(self, token_ids: TokenIds, arrival: Arrival = PLAIN) -> int:
         return (self._unlimited or self._cache).match(token_ids, salt=arrival.salt).hit_tokens
@@ -35,7 +37,7 @@ class PrefixCacheModel:
             self._unlimited.release(self._unlimited.commit(token_ids, salt=arrival.salt), reply_ids)
         lease = self._cache.commit(token_ids, salt=arrival.salt)
         self._cache.release(lease, reply_ids)
-        return _prediction(lease.match)
+        return prediction_of(lease.match)
 
     def stats(self) -> CacheStats:
         """Counters of the cache since it was made."""

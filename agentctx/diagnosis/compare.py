@@ -6,7 +6,7 @@ the protocol (messages, parts, calls) have no key order; schemas and arguments h
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -169,16 +169,23 @@ def _calls_change(old: Any, new: Any, here: str) -> Change | None:
     b = new if isinstance(new, list) else []
     if not a or not b:
         return Change(here, "part", old if a else MISSING, new if b else MISSING)
-    for index in range(max(len(a), len(b))):
-        at = f"{here}[{index}]"
-        if index >= len(a) or index >= len(b):
+    return _first_change(a, b, here, _call_change)
+
+
+def _first_change(
+    old: Sequence[Any], new: Sequence[Any], path: str, compare: Callable[[Any, Any, str], Change | None]
+) -> Change | None:
+    """The first difference between two lists, item by item; an item that only one of them has is a part."""
+    for index in range(max(len(old), len(new))):
+        here = f"{path}[{index}]"
+        if index >= len(old) or index >= len(new):
             return Change(
-                at,
+                here,
                 "part",
-                a[index] if index < len(a) else MISSING,
-                b[index] if index < len(b) else MISSING,
+                old[index] if index < len(old) else MISSING,
+                new[index] if index < len(new) else MISSING,
             )
-        change = _call_change(a[index], b[index], at)
+        change = compare(old[index], new[index], here)
         if change is not None:
             return change
     return None
@@ -222,19 +229,7 @@ def content_change(old: Any, new: Any, path: str) -> Change | None:
             return None
         return Change(path, "shape" if _joined(old) == _joined(new) else "part", old, new)
     a, b = _parts(old), _parts(new)
-    for index in range(max(len(a), len(b))):
-        here = f"{path}[{index}]"
-        if index >= len(a) or index >= len(b):
-            return Change(
-                here,
-                "part",
-                a[index] if index < len(a) else MISSING,
-                b[index] if index < len(b) else MISSING,
-            )
-        change = _part_change(a[index], b[index], here)
-        if change is not None:
-            return change
-    return None
+    return _first_change(a, b, path, _part_change)
 
 
 def _parts(content: Iterable[Any]) -> list[Any]:

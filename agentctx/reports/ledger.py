@@ -17,8 +17,9 @@ import numpy as np
 
 from agentctx.caches.seen import SeenPrefixes
 from agentctx.messages import Message, Request
+from agentctx.policies import Turn
 from agentctx.rendering.prompt import Prompt, Span, TokenIds
-from agentctx.reports.turn import Divergence
+from agentctx.reports.turn import Divergence, TurnReport
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +30,29 @@ class Account:
     broken: int
     ideal: int
     divergence: Divergence | None
+
+
+def predicted_turn(
+    number: int, turn: Turn, prompt: Prompt, account: Account, *, rounded: int, predicted: int
+) -> TurnReport:
+    """The report of a turn that is not observed yet.
+
+    ``rounded``: tokens that the cache's rules would reuse if it had lost nothing; ``predicted``: what it will reuse.
+    """
+    return TurnReport(
+        turn=number,
+        prompt=len(prompt),
+        predicted=predicted,
+        cached=None,
+        new=account.new,
+        rounding=max(0, account.ideal - rounded),
+        broken=account.broken,
+        server=max(0, rounded - predicted),
+        dropped=sum(item.tokens for item in turn.dropped),
+        compacted=turn.compacted,
+        exact=prompt.exact,
+        divergence=account.divergence,
+    )
 
 
 class Ledger:

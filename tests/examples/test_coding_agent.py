@@ -41,17 +41,6 @@ def example(root_dir: Path) -> Iterator[ModuleType]:
         sys.path.remove(folder)
 
 
-@pytest.fixture
-def repository(tmp_path: Path) -> Path:
-    root = tmp_path / "repository"
-    (root / "pkg").mkdir(parents=True)
-    (root / "pkg" / "half.py").write_text("def half(number: int) -> int:\n    return number // 3\n")
-    (root / "test_half.py").write_text(
-        "from pkg.half import half\n\n\ndef test_half() -> None:\n    assert half(4) == 2\n"
-    )
-    return root
-
-
 class Words:
     """A backend whose model says what stands in a list."""
 

@@ -92,17 +92,6 @@ def recording(root_dir: Path) -> Iterator[ModuleType]:
         sys.path.remove(folder)
 
 
-@pytest.fixture
-def repository(tmp_path: Path) -> Path:
-    root = tmp_path / "repository"
-    (root / "pkg").mkdir(parents=True)
-    (root / "pkg" / "half.py").write_text("def half(number: int) -> int:\n    return number // 3\n")
-    (root / "test_half.py").write_text(
-        "from pkg.half import half\n\n\ndef test_half() -> None:\n    assert half(4) == 2\n"
-    )
-    return root
-
-
 def test_the_tools_are_real_and_stay_inside(recording: ModuleType, repository: Path) -> None:
     run = recording.tools.Workspace(repository).run
     assert run("list_files", {"path": "."}) == "     2  pkg/half.py\n     5  test_half.py"
