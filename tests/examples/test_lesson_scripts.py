@@ -1,0 +1,49 @@
+"""The lesson's scripts print the lesson's figures (written down here from the lesson, not from the scripts)."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+FIGURES = {
+    "01": ["500 tokens: rejected", "8192 slots reserved, 2350 stored, 28.7%", "1892 slots free, in gaps of [600, 400, 892]", "900 slots: rejected"],
+    "02": ["[7, 2, 9]", "[4, 0]", " 0 of A is in slot 112", "15 of A is in slot 127", "16 of A is in slot 32", "36 of A is in slot 148", "19 of B is in slot 3", "[5, 11, 3]"],
+    "03": ["4 requests, 3077 tokens, 37.6%", "8 requests, 7533 tokens, 92.0%", "51 slots, 6.4 a request, never over 15: True"],
+    "04": ["[[0, 1, 2], [0, 1, 2], [0, 1, 2]], reference counts {0: 3, 1: 3, 2: 3}", "copy block 2 to block 3", "copy block 2 to block 4", "[[0, 1, 3], [0, 1, 4], [0, 1, 2]], reference counts {0: 3, 1: 3, 2: 1, 3: 1, 4: 1}", "5 blocks in use", "would take 9"],
+    "05": ["table [0, 1, 2, 3, 4, 5], reused 0, computed 90", "table [0, 1, 2, 3, 6, 7, 8], reused 64, computed 39", "9 blocks in use; 13 without sharing"],
+    "06": ["6cfd527e 9f569157 e0297480", "6cfd527e 9f569157 6417173d", "f896424a becafd48 11e3be4a", "6057b827 793c15f6 099ad05f", "3 full blocks of 14 tokens, 2 tokens not hashed", "64 tokens again: 48 reused"],
+    "07": ["[3, 4, 5, 2, 1, 0]", "[5, 2, 1, 0, 4, 3]", "[0, 1, 5]", "[2, 4, 3] and evicts a3, b2, b1", "[5, 1, 0]"],
+    "08": ["13 stored entries for 27 prompt tokens", "the match is 9 tokens", "evicted leaf: [30, 31]", "[1, 2, 3, 4, 5, 6] locked", "[20, 21, 22] locked"],
+    "09": ["13700 prompt  11696 cached   85.4%", "13800 prompt      0 cached    0.0%", "13700 prompt   2736 cached   20.0%"],
+    "13": ["append-only                  10000       2400     400        10000", "keep-last:5                  34000       2400    2000         4000", "summarize-at:13,12,300       10300       2400     700         5500"],
+}  # fmt: skip
+
+
+def run(script: Path, *arguments: str) -> str:
+    done = subprocess.run(
+        [sys.executable, str(script), *arguments], capture_output=True, text=True, check=False, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def script_of(root_dir: Path, number: str) -> Path:
+    [script] = (root_dir / "examples/lesson").glob(f"{number}_*.py")
+    return script
+
+
+@pytest.mark.parametrize("number", FIGURES)
+def test_figures(number: str, root_dir: Path) -> None:
+    output = run(script_of(root_dir, number))
+    at = 0
+    for figure in FIGURES[number]:
+        assert figure in output[at:], f"{figure!r} is missing (or out of order) in:\n{output}"
+        at = output.index(figure, at)
+
+
+def test_every_script_is_tested(root_dir: Path) -> None:
+    numbers = {script.name[:2] for script in (root_dir / "examples/lesson").glob("*.py")}
+    assert numbers == set(FIGURES)
