@@ -95,6 +95,10 @@ class TurnCheck:
         """Build, render and predict the next turn from the history."""
         return self._prepared(self.policy.turn(self.history, self.renderer.count), options)
 
+    async def aprepare(self, options: Options) -> Prepared:
+        """The same for asynchronous callers: the policy may wait for a summary."""
+        return self._prepared(await self.policy.aturn(self.history, self.renderer.count), options)
+
     def prepare_request(self, request: Request, options: Options) -> Prepared:
         """The same for a request that the caller built itself."""
         return self._prepared(Turn(request), options)
@@ -202,9 +206,6 @@ class _Checked:
         """Close a checked turn with the server's answer (its message and usage)."""
         return self._turns.observe(prepared, completion)
 
-    def _next(self, options: Options) -> Prepared:
-        return self._guarded(self._turns.prepare(options))
-
     def _guarded(self, prepared: Prepared) -> Prepared:
         if self._strict and prepared.report.broken and not prepared.turn.compacted:
             raise PrefixBroken(prepared.report)
@@ -229,13 +230,13 @@ class Session(_Checked):
     def complete(self, options: Options | None = None) -> Answer:
         """Run the next turn. Raises the backend's errors and :class:`PrefixBroken`."""
         options = options or Options()
-        prepared = self._next(options)
+        prepared = self._guarded(self._turns.prepare(options))
         return self._taken(prepared, self.backend.complete(prepared.prompt, options))
 
     def stream(self, options: Options | None = None) -> Iterator[Delta | Answer]:
         """Run the next turn piece by piece; the last item is the Answer. Closing the iterator ends the turn."""
         options = options or Options()
-        prepared = self._next(options)
+        prepared = self._guarded(self._turns.prepare(options))
         for delta in self.backend.stream(prepared.prompt, options):
             yield delta if delta.completion is None else self._taken(prepared, delta.completion)
 
@@ -250,12 +251,12 @@ class AsyncSession(_Checked):
     async def complete(self, options: Options | None = None) -> Answer:
         """Run the next turn. Raises the backend's errors and :class:`PrefixBroken`."""
         options = options or Options()
-        prepared = self._next(options)
+        prepared = self._guarded(await self._turns.aprepare(options))
         return self._taken(prepared, await self.backend.complete(prepared.prompt, options))
 
     async def stream(self, options: Options | None = None) -> AsyncIterator[Delta | Answer]:
         """Run the next turn piece by piece; the last item is the Answer."""
         options = options or Options()
-        prepared = self._next(options)
+        prepared = self._guarded(await self._turns.aprepare(options))
         async for delta in self.backend.stream(prepared.prompt, options):
             yield delta if delta.completion is None else self._taken(prepared, delta.completion)

@@ -81,8 +81,32 @@ class _EngineTurns:
             first_token_seconds=result.time_to_first_token,
         )
 
-    def _text(self, token_id: int) -> str:
-        return self._read_reply(np.asarray([token_id], np.int32)).text
+    def _pieces(self) -> _Pieces:
+        return _Pieces(self._read_reply)
+
+
+class _Pieces:
+    """Text of a reply token by token. A token that ends inside a character waits for the bytes that complete it."""
+
+    def __init__(self, read_reply: ReadReply) -> None:
+        self._read_reply = read_reply
+        self._waiting: list[int] = []
+
+    def take(self, token_id: int) -> str:
+        """What can be said for certain now; the pieces of a reply joined are the text of all its ids."""
+        self._waiting.append(token_id)
+        text = self._text()
+        if text.endswith("\ufffd"):  # an open character, or a broken one: the next token tells
+            return ""
+        self._waiting.clear()
+        return text
+
+    def rest(self) -> str:
+        """What waited for bytes that never came."""
+        return self._text() if self._waiting else ""
+
+    def _text(self) -> str:
+        return self._read_reply(np.asarray(self._waiting, np.int32)).text
 
 
 class EngineBackend(_EngineTurns):
@@ -99,9 +123,13 @@ class EngineBackend(_EngineTurns):
 
     def stream(self, prompt: Prompt, options: Options) -> Iterator[Delta]:
         handle = self._submit(prompt, options)
+        pieces = self._pieces()
         try:
             for event in handle.stream():
-                yield Delta(self._text(event.token_id))
+                if text := pieces.take(event.token_id):
+                    yield Delta(text)
+            if text := pieces.rest():
+                yield Delta(text)
             yield Delta(completion=self._completion(handle.result()))
         except EngineError as error:
             raise BackendError(f"bundled engine: {error}") from error
@@ -123,10 +151,14 @@ class AsyncEngineBackend(_EngineTurns):
 
     async def stream(self, prompt: Prompt, options: Options) -> AsyncIterator[Delta]:
         handle = self._submit(prompt, options)
+        pieces = self._pieces()
         try:
             async with aclosing(aiter(handle)) as events:  # type: ignore[type-var]
                 async for event in events:
-                    yield Delta(self._text(event.token_id))
+                    if text := pieces.take(event.token_id):
+                        yield Delta(text)
+            if text := pieces.rest():
+                yield Delta(text)
             yield Delta(completion=self._completion(await handle.aresult()))
         except EngineError as error:
             raise BackendError(f"bundled engine: {error}") from error

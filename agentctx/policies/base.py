@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Generator, Sequence
 from dataclasses import dataclass, field
 
 from agentctx.errors import UsageError
@@ -77,51 +77,47 @@ class EditingPolicy(ABC):
         A summarizer that fails or answers nothing leaves the history as it was; the turn's ``problem`` says so. Raises
         ``UsageError`` when a summarizer is asynchronous, and ``HistoryError`` while a tool call has no result.
         """
-        counts, progress = self._begin(history, count)
-        for member in self.members():
-            progress.note(member.edit(history, counts))
-            plan = member.plan(history, counts)
-            if plan is None:
-                continue
-            task = summary_task(history, plan.start, plan.end, plan.tokens, plan.asking, counts.text)
-            reply: str | Exception
+        steps = self._steps(history, count)
+        reply: _Reply | None = None
+        while True:
             try:
-                answer = plan.summarizer(task)
-            except Exception as error:
-                reply = error
-            else:
-                if not isinstance(answer, str):
-                    _discard(answer)
-                    raise UsageError(
-                        "the summarizer is asynchronous: await policy.aturn(...) instead of turn"
-                    )
-                reply = answer
-            _finish(history, counts, plan, task, reply, progress)
-        return self._answer(history, counts, progress)
+                plan, task = steps.send(reply)
+            except StopIteration as done:
+                return _answer_of(done)
+            answer = _asked(plan, task)
+            if not isinstance(answer, str | Exception):
+                _discard(answer)
+                raise UsageError("the summarizer is asynchronous: await policy.aturn(...) instead of turn")
+            reply = answer
 
     async def aturn(self, history: History, count: CountTokens) -> Turn:
         """``turn`` for asynchronous callers: a summarizer may be a function or a coroutine function."""
-        counts, progress = self._begin(history, count)
+        steps = self._steps(history, count)
+        reply: _Reply | None = None
+        while True:
+            try:
+                plan, task = steps.send(reply)
+            except StopIteration as done:
+                return _answer_of(done)
+            answer = _asked(plan, task)
+            reply = answer if isinstance(answer, str | Exception) else await _awaited(answer)
+
+    def _steps(self, history: History, count: CountTokens) -> _Steps:
+        """A turn, which waits wherever a summarizer is to be asked and goes on with its reply."""
+        if self._counts is None:
+            self._counts = TokenCounts(count)
+        counts = self._counts
+        history.seal()
+        progress = _Progress(len(history.events))
         for member in self.members():
             progress.note(member.edit(history, counts))
             plan = member.plan(history, counts)
-            if plan is None:
-                continue
-            task = summary_task(history, plan.start, plan.end, plan.tokens, plan.asking, counts.text)
-            reply: str | Exception
-            try:
-                answer = plan.summarizer(task)
-                reply = answer if isinstance(answer, str) else await answer
-            except Exception as error:
-                reply = error
-            _finish(history, counts, plan, task, reply, progress)
+            if plan is not None:
+                task = summary_task(history, plan.start, plan.end, plan.tokens, plan.asking, counts.text)
+                reply = yield plan, task
+                assert reply is not None, "only the first step is begun without a reply"
+                _finish(history, counts, plan, task, reply, progress)
         return self._answer(history, counts, progress)
-
-    def _begin(self, history: History, count: CountTokens) -> tuple[TokenCounts, _Progress]:
-        if self._counts is None:
-            self._counts = TokenCounts(count)
-        history.seal()
-        return self._counts, _Progress(len(history.events))
 
     def _answer(self, history: History, counts: TokenCounts, progress: _Progress) -> Turn:
         events = history.events
@@ -150,12 +146,35 @@ class EditingPolicy(ABC):
         return self._dropped
 
 
+_Reply = str | Exception
+_Steps = Generator[tuple[SummaryPlan, SummaryTask], _Reply | None, Turn]
+
+
+def _answer_of(done: StopIteration) -> Turn:
+    turn: Turn = done.value
+    return turn
+
+
+def _asked(plan: SummaryPlan, task: SummaryTask) -> _Reply | Awaitable[str]:
+    try:
+        return plan.summarizer(task)
+    except Exception as error:
+        return error
+
+
+async def _awaited(answer: Awaitable[str]) -> _Reply:
+    try:
+        return await answer
+    except Exception as error:
+        return error
+
+
 def _finish(
     history: History,
     counts: TokenCounts,
     plan: SummaryPlan,
     task: SummaryTask,
-    reply: str | Exception,
+    reply: _Reply,
     progress: _Progress,
 ) -> None:
     """Record the summary, or why there is none."""

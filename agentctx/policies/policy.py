@@ -73,3 +73,7 @@ class Policy(Protocol):
     def turn(self, history: History, count: CountTokens) -> Turn:
         """The request for the next model call. ``count`` gives the tokens of a text."""
         ...
+
+    async def aturn(self, history: History, count: CountTokens) -> Turn:
+        """The same for asynchronous callers: a policy that asks a model for a summary may wait for it."""
+        ...

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 
 import pytest
@@ -14,7 +15,7 @@ from agentctx.caches.prefix import PrefixCacheModel
 from agentctx.caches.registry import parse_cache
 from agentctx.history import History
 from agentctx.messages import Message, Tool
-from agentctx.policies import parse_policy
+from agentctx.policies import SummarizeAtBudget, SummaryTask, parse_policy
 from agentctx.rendering import load_renderer
 from agentctx.rendering.chatml_reply import read_reply
 from agentctx.session import AsyncSession, PrefixBroken, Session, SessionParts
@@ -158,3 +159,25 @@ def test_a_failed_turn_leaves_the_history_as_it_was(model: object) -> None:
             session.complete(Options(max_tokens=4))
         assert session.history.messages == before
         assert session.report.turns == ()
+
+
+async def test_an_async_session_waits_for_an_async_summarizer(engine: Engine) -> None:
+    """A summary asked of a model in the same event loop: only the async face can wait for it."""
+    asked: list[int] = []
+
+    async def summarize(task: SummaryTask) -> str:
+        await asyncio.sleep(0)
+        asked.append(task.tokens)
+        return "They read files."
+
+    policy = SummarizeAtBudget(200, 80, 40, summarizer=summarize)
+    session = AsyncSession(
+        SessionParts(History(system="You fix bugs."), RENDERER, parse_cache("paged:16"), policy),
+        AsyncEngineBackend(engine, lambda ids: read_reply(TOKENIZER, ids), (END,)),
+    )
+    for turn in range(4):
+        session.history.user(f"read file {turn} " * 20)
+        await session.complete(Options(max_tokens=4))
+    assert asked
+    assert session.history.epoch == len(asked)
+    assert [turn.compacted for turn in session.report.turns].count(True) == len(asked)
