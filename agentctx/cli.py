@@ -233,14 +233,9 @@ def _list_specs() -> None:
         _out.print(f"  {spec:<34} {about}", markup=False, highlight=False)
     _out.print("caches", style="bold")
     for kind in KINDS:
-        options = ",".join(
-            f"{key}={value if value is not None else 'N'}" for key, value in kind.options.items()
-        )
-        _out.print(
-            f"  {kind.name + (':' + options if options else ''):<34} {kind.about}",
-            markup=False,
-            highlight=False,
-        )
+        # A kind with many options gets a line for them.
+        gap = "\n" + " " * 37 if len(kind.usage) > 34 else " "
+        _out.print(f"  {kind.usage:<34}{gap}{kind.about}", markup=False, highlight=False)
 
 
 def main() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from agentctx.caches.model import PLAIN, Arrival, Prediction
 from agentctx.caches.prefix import prediction_of
 from agentctx.rendering.prompt import TokenIds
+from agentctx_engine.memory.radix_cache import RadixCache
 from agentctx_engine.memory.slot_cache import SlotCache
 from agentctx_engine.memory.slot_settings import ONE_SLOT, ModelMemory, ServerSettings
 
@@ -26,7 +27,7 @@ class LlamaServerModel:
         self.name = name
         self._cache = SlotCache(settings, memory)
         # What the same rules would reuse with every text still in a slot: all but the last token of a known prefix.
-        self._roomy = SlotCache()
+        self._roomy = RadixCache()
 
     def predict(self, token_ids: TokenIds, arrival: Arrival = PLAIN) -> Prediction:
         match = self._cache.match(
@@ -43,7 +44,7 @@ class LlamaServerModel:
         return self._roomy.match(token_ids).hit_tokens
 
     def commit(self, token_ids: TokenIds, reply_ids: TokenIds, arrival: Arrival = PLAIN) -> Prediction:
-        self._roomy.serve(token_ids, reply_ids)
+        self._roomy.release(self._roomy.commit(token_ids), reply_ids)
         lease = self._cache.serve(
             token_ids,
             reply_ids,

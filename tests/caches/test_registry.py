@@ -60,11 +60,15 @@ def test_a_limit_never_adds_hits(served: list[tuple[list[int], list[int]]], spec
 @pytest.mark.parametrize(
     ("spec", "says"),
     [
-        ("pagd:16", "paged, radix, slot"),
+        ("pagd:16", "paged, radix, slot, llama-server"),
         ("paged:0", "block=N, capacity=N"),
         ("paged:block=x", "block=x"),
         ("slot:3", "no options"),
         ("radix:size=2", "page=N"),
+        ("llama-server:slots=0", "slots=N"),
+        ("llama-server:similarity=2", "similarity=2"),
+        ("llama-server:similarity=nan", "similarity=nan"),
+        ("llama-server:window=8,recurrent=1", "both a window and recurrent"),
     ],
 )
 def test_a_wrong_spec_names_itself_and_what_is_allowed(spec: str, says: str) -> None:
