@@ -22,6 +22,7 @@ from agentctx.diagnosis.compare import (
     text_change,
     tools_change,
 )
+from agentctx.diagnosis.texts import common_prefix
 from agentctx.diagnosis.views import Item, View, key_of, role_of, text_of
 
 # Parameters that enter the prompt or choose the cache, in the order in which they are compared. Sampling, limits,
@@ -182,8 +183,6 @@ def _break_from(change: Change, word: str, zone: str, item: int, move: Move | No
 
 
 def _first_apart(left: str, right: str) -> int:
-    from agentctx.diagnosis.texts import common_prefix
-
     return common_prefix(left, right)
 
 
@@ -262,7 +261,7 @@ def _judge_items(
         )
         word = classify.edit_cause(change, old[at], new[at], setting)
         return replace(_break_from(change, word, zone, at, move), returned=at >= sent)
-    word = classify.move_cause(move, old, new, after.lead)
+    word = classify.move_cause(move, old, new, after.lead, sent)
     if move.kind == "replaced":
         return _break_from(change, word, zone, at, move)
     whole = Change(f"{after.path}[{at}]", "item", MISSING, MISSING)

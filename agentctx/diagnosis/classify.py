@@ -165,11 +165,15 @@ def _part_cause(change: Change, old: Item, new: Item, setting: Setting) -> str:
     return "message_edited"
 
 
-def move_cause(move: Move, before: Sequence[Item], after: Sequence[Item], lead: int) -> str:
-    """The cause word for items that were inserted, removed or replaced. ``lead``: leading system messages."""
+def move_cause(
+    move: Move, before: Sequence[Item], after: Sequence[Item], lead: int, sent: int | None = None
+) -> str:
+    """The cause word for items that were inserted, removed or replaced. ``lead``: leading system messages; ``sent``:
+    how many of ``before`` were sent, the rest came back.
+    """
     gone = before[move.at : move.at + move.gone]
     come = after[move.at : move.at + move.come]
-    if any(_kind(item) == "compaction" for item in after[move.at : move.at + max(1, move.come)]):
+    if _compactions(after) > _compactions(before[:sent]):
         return "compaction"  # an item that says so itself
     if move.kind == "inserted":
         return "system_moved" if move.at <= lead and _all_system(come) else "message_inserted"
@@ -181,6 +185,10 @@ def move_cause(move: Move, before: Sequence[Item], after: Sequence[Item], lead: 
     if looks_like_summary(text) or (len(gone) > len(come) and len(gone) >= 2):
         return "compaction"
     return "message_edited"
+
+
+def _compactions(items: Sequence[Item]) -> int:
+    return sum(_kind(item) == "compaction" for item in items)
 
 
 def _all_system(items: Sequence[Item]) -> bool:

@@ -14,7 +14,7 @@ from agentctx.diagnosis.judging import Judge
 from agentctx.diagnosis.server import server_of
 from agentctx.diagnosis.targets import AS_SENT, Target
 from agentctx.diagnosis.tokens import Account, Rendered, account, render_turn, reply_of
-from agentctx.diagnosis.turns import Turn, follow, head_size, keys_and_sizes, leading_of
+from agentctx.diagnosis.turns import Turn, follow, head_size, keys_and_sizes, leading_of, whole_view
 from agentctx.diagnosis.views import reply_items, reply_text, view_of
 from agentctx.errors import InputError, RenderError
 from agentctx.usage import usage_from_response
@@ -81,6 +81,7 @@ class LogDiagnosis:
     def _begin(self, call: RecordedCall, continues: State | None) -> Turn:
         view = view_of(call)
         match = self._conversations.find(view) if continues is None else follow(continues, view)
+        view = whole_view(match, view)
         state = match.state
         number = state.conversation if state is not None else self._conversations.open_conversation()
         conversation = self._reports.get(number)

@@ -20,7 +20,7 @@ from agentctx.diagnosis.exchange import RecordedCall
 from agentctx.diagnosis.findings import Conversation
 from agentctx.diagnosis.prompts import carries_prompt_reply, find_prompt_break, prompt_turn_off
 from agentctx.diagnosis.server import Server
-from agentctx.diagnosis.views import View, text_of, texts_of
+from agentctx.diagnosis.views import View, behind, is_linked, text_of, texts_of
 from agentctx.usage import Usage
 
 
@@ -71,6 +71,15 @@ def follow(state: State, view: View) -> Match:
     return Match("extends" if whole else "changed", state, shared)
 
 
+def whole_view(match: Match, view: View) -> View:
+    """The view with the history that the server keeps for it, where the request names it and the log holds it."""
+    state = match.state
+    if state is None or state.reference is None or not is_linked(view) or match.relation != "extends":
+        return view
+    reply = state.reference.choices[0] if state.reference.choices else ()
+    return behind(view, (*state.reference.view.items, *reply))
+
+
 def leading_of(state: State | None, view: View) -> Leading | None:
     """What a request and a state's request have in common at their start, items only."""
     if state is None or state.reference is None or view.prompt is not None:
@@ -87,7 +96,7 @@ def break_of(turn: Turn) -> Break | None:
         return _break_by_keys(turn)
     if turn.view.prompt is not None:
         return find_prompt_break(state.reference.view, state.reply, turn.view, turn.elapsed)
-    if turn.view.body.get("previous_response_id") or turn.match.relation == "branch":
+    if is_linked(turn.view) or turn.match.relation == "branch":
         # The history lies with the server, or is left on purpose: only what stands before it can break.
         return find_break(_head_only(state.reference), _without_items(turn.view), turn.elapsed)
     return find_break(state.reference, turn.view, turn.elapsed, turn.leading)

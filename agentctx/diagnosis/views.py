@@ -7,7 +7,7 @@ A view refers to the body, it copies nothing. ``system`` is what stands before a
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from agentctx.diagnosis.exchange import RecordedCall
@@ -70,9 +70,6 @@ def view_of(exchange: RecordedCall) -> View:
         items = _items(body.get("messages"))
         if exchange.api == "anthropic.messages":
             system = body.get("system")
-    lead = 0
-    while lead < len(items) and role_of(items[lead]) in _SYSTEM_ROLES:
-        lead += 1
     return View(
         api=exchange.api,
         body=body,
@@ -82,9 +79,27 @@ def view_of(exchange: RecordedCall) -> View:
         system_path=system_path,
         items=items,
         path=path,
-        lead=lead,
+        lead=_lead(items),
         prompt=prompt,
     )
+
+
+def _lead(items: Sequence[Item]) -> int:
+    lead = 0
+    while lead < len(items) and role_of(items[lead]) in _SYSTEM_ROLES:
+        lead += 1
+    return lead
+
+
+def is_linked(view: View) -> bool:
+    """Whether the request goes on from a response whose history the server keeps."""
+    return bool(view.body.get("previous_response_id"))
+
+
+def behind(view: View, history: Sequence[Item]) -> View:
+    """The view with items in front that the server keeps and the body doesn't repeat (``previous_response_id``)."""
+    items = (*history, *view.items)
+    return replace(view, items=items, lead=_lead(items))
 
 
 def _items(raw: Any) -> Sequence[Item]:
