@@ -13,6 +13,7 @@ from agentctx_engine.memory.paged_cache import PagedCache
 from agentctx_engine.memory.radix_cache import RadixCache
 from agentctx_engine.memory.slot_cache import SlotCache
 from agentctx_engine.memory.slot_settings import ModelMemory, ServerSettings
+from agentctx_engine.memory.unlimited_cache import UnlimitedCache
 
 Number = int | float | None
 
@@ -61,9 +62,9 @@ def _shown(option: Option) -> str:
 
 def _paged(spec: str, options: Mapping[str, Number]) -> PrefixCacheModel:
     block, capacity = int(options["block"] or 16), options["capacity"]
-    # Without a limit nothing is ever evicted, and whole blocks found by hash chain are whole pages found in a tree:
-    # the tree answers at memory speed. tests/caches proves the two equal.
-    unlimited = RadixCache(page_size=block)
+    # Without a limit nothing is ever evicted, and whole blocks found by hash chain are whole blocks of a common prefix:
+    # comparing texts answers at memory speed. tests/caches proves the two equal.
+    unlimited = UnlimitedCache(block)
     if capacity is None:
         return PrefixCacheModel(spec, unlimited)
     return PrefixCacheModel(spec, PagedCache.of_size(int(capacity), block), unlimited=unlimited)
@@ -72,14 +73,14 @@ def _paged(spec: str, options: Mapping[str, Number]) -> PrefixCacheModel:
 def _radix(spec: str, options: Mapping[str, Number]) -> PrefixCacheModel:
     page, capacity = int(options["page"] or 1), options["capacity"]
     if capacity is None:
-        return PrefixCacheModel(spec, RadixCache(page_size=page))
+        return PrefixCacheModel(spec, UnlimitedCache(page))
     return PrefixCacheModel(
-        spec, RadixCache(page_size=page, capacity_tokens=int(capacity)), unlimited=RadixCache(page_size=page)
+        spec, RadixCache(page_size=page, capacity_tokens=int(capacity)), unlimited=UnlimitedCache(page)
     )
 
 
 def _slot(spec: str, options: Mapping[str, Number]) -> PrefixCacheModel:
-    return PrefixCacheModel(spec, SlotCache(), unlimited=RadixCache())
+    return PrefixCacheModel(spec, SlotCache(), unlimited=UnlimitedCache())
 
 
 # The server's own defaults, but for the context, which it takes from the model: here it is as good as unlimited.

@@ -1,24 +1,24 @@
-"""Everything a conversation has put in front of a model, as one tree of token sequences."""
+"""Everything a conversation has put in front of a model, as texts of token ids."""
 
 from __future__ import annotations
 
 from agentctx.rendering.prompt import TokenIds
-from agentctx_engine.memory.radix_tree import Namespace, RadixTree
+from agentctx_engine.memory.prompt_memory import NO_HINTS, PromptMemory
 from agentctx_engine.memory.token_bytes import pack
 
-_ALL = Namespace()
+_ALL = b""
 
 
 class SeenPrefixes:
-    """An unlimited radix tree of sent sequences: what a cache that never forgets and never rounds could reuse."""
+    """All sequences that were sent: what a cache that never forgets and never rounds could reuse."""
 
     def __init__(self) -> None:
-        self._tree = RadixTree()
+        self._memory = PromptMemory(1, None)
 
     def longest_prefix(self, token_ids: TokenIds) -> int:
         """Tokens of the longest common prefix with any earlier sequence."""
-        return self._tree.find(pack(token_ids), _ALL).equal_tokens
+        return self._memory.equal_tokens(pack(token_ids), _ALL)
 
     def add(self, token_ids: TokenIds) -> None:
-        """Remember a sequence."""
-        self._tree.insert(pack(token_ids), None, _ALL)
+        """Remember a sequence. One that extends an earlier sequence takes its place, so a conversation stays one run."""
+        self._memory.insert(pack(token_ids), _ALL, [], NO_HINTS)

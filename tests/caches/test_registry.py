@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from agentctx.caches.model import Arrival
 from agentctx.caches.prefix import PrefixCacheModel
 from agentctx.caches.registry import KINDS, parse_cache
 from agentctx.errors import UsageError
 from agentctx_engine.memory.paged_cache import PagedCache
+from agentctx_engine.memory.radix_cache import RadixCache
 
 prompts = st.lists(st.integers(1, 3), min_size=1, max_size=24)
 turns = st.lists(st.tuples(prompts, st.lists(st.integers(1, 3), max_size=5)), min_size=1, max_size=12)
@@ -36,14 +40,29 @@ def test_every_kind_counts_each_token_once(spec: str) -> None:
 def test_whole_pages_in_a_tree_are_whole_blocks_in_a_hash_chain(
     served: list[tuple[list[int], list[int]]], block: int
 ) -> None:
-    """`paged` without a limit runs the tree; this is the proof that the hash chain would say the same."""
-    by_tree = parse_cache(f"paged:{block}")
+    """Without a limit `paged` and `radix` compare texts; this is the proof that hash chain and tree would say the same."""
+    by_text = parse_cache(f"paged:{block}")
+    assert isinstance(by_text, PrefixCacheModel)
     by_chain = PrefixCacheModel("chain", PagedCache.of_size(block_size=block))
+    by_tree = PrefixCacheModel("tree", RadixCache(page_size=block))
     for prompt, reply in served:
-        assert by_tree.predict(ids(prompt)).cached == by_chain.predict(ids(prompt)).cached
-        assert (
-            by_tree.commit(ids(prompt), ids(reply)).cached == by_chain.commit(ids(prompt), ids(reply)).cached
-        )
+        predicted = by_text.predict(ids(prompt))
+        assert predicted == by_chain.predict(ids(prompt))
+        assert predicted.cached == by_tree.predict(ids(prompt)).cached
+        assert by_text.commit(ids(prompt), ids(reply)) == by_chain.commit(ids(prompt), ids(reply))
+        by_tree.commit(ids(prompt), ids(reply))
+    assert by_text.stats() == replace(by_chain.stats(), cached_tokens=by_text.stats().cached_tokens)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.tuples(prompts, st.sampled_from([None, "a", "b"])), min_size=1, max_size=12))
+def test_salted_texts_never_meet(served: list[tuple[list[int], str | None]]) -> None:
+    by_text, by_tree = parse_cache("radix"), PrefixCacheModel("tree", RadixCache())
+    for prompt, salt in served:
+        arrival = Arrival(salt=salt)
+        assert by_text.predict(ids(prompt), arrival) == by_tree.predict(ids(prompt), arrival)
+        by_text.commit(ids(prompt), ids([]), arrival)
+        by_tree.commit(ids(prompt), ids([]), arrival)
 
 
 @settings(max_examples=200, deadline=None)
