@@ -1,10 +1,11 @@
 """Diagnosis: consecutive requests in; where the prefix broke, why, and what it cost, out."""
 
 from agentctx.diagnosis.causes import BY_CODE, CAUSES, Cause, cause_of
-from agentctx.diagnosis.exchange import APIS, Api, Exchange, RecordedCall, detect_api, exchange_of, parse_time
+from agentctx.diagnosis.exchange import Exchange, RecordedCall, detect_api, exchange_of
 from agentctx.diagnosis.findings import Conversation, Diagnosis, Finding, Loss
 from agentctx.diagnosis.log_diagnosis import LogDiagnosis, diagnose, diagnose_log
 from agentctx.diagnosis.targets import AS_SENT, Target, parse_target
+from agentctx.interchange.body_api import APIS, Api
 
 __all__ = [
     "APIS",
@@ -27,5 +28,4 @@ __all__ = [
     "diagnose_log",
     "exchange_of",
     "parse_target",
-    "parse_time",
 ]

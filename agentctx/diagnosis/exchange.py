@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from typing import Any, Literal, Protocol, get_args
+from typing import Any, Protocol
 
 from agentctx.errors import InputError
-
-Api = Literal["openai.chat", "openai.responses", "anthropic.messages", "llama.completion", "text"]
-"""``text``: only the text of prompt and answer was logged (``request["input"]``), no body of an API."""
-APIS: tuple[Api, ...] = get_args(Api)
+from agentctx.interchange.body_api import APIS, Api, body_api
+from agentctx.interchange.times import seconds
 
 
 class RecordedCall(Protocol):
@@ -56,67 +53,30 @@ class Exchange:
     file: str | None = None
 
 
+_FIELDS: tuple[tuple[str, Api], ...] = (
+    ("messages", "openai.chat"),
+    ("input", "openai.responses"),
+    ("previous_response_id", "openai.responses"),
+    ("prompt", "llama.completion"),
+)
+
+
 def detect_api(request: Mapping[str, Any], endpoint_hint: str | None = None) -> Api:
     """Which API a request body belongs to, from its fields (and the URL where the fields leave it open).
 
+    Unlike ``body_api`` this takes it as given that the body is a request to a model.
     Raises ``InputError`` when the body belongs to none of them.
     """
-    hint = (endpoint_hint or "").lower()
-    if "/v1/messages" in hint or "anthropic" in hint:
-        return "anthropic.messages"
-    if "/responses" in hint:
-        return "openai.responses"
-    if "/chat/completions" in hint:
-        return "openai.chat"
-    if "messages" in request:
-        return "anthropic.messages" if _looks_anthropic(request) else "openai.chat"
-    if "input" in request or "previous_response_id" in request:
-        return "openai.responses"
-    if "prompt" in request:
-        return "llama.completion"
-    raise InputError(
-        "the request body has no messages, input or prompt",
-        field="request",
-        remedy="log the body that was sent to the chat, responses, messages or completion endpoint",
+    found = body_api(request, url=endpoint_hint) or next(
+        (api for name, api in _FIELDS if name in request), None
     )
-
-
-def _looks_anthropic(request: Mapping[str, Any]) -> bool:
-    if "system" in request:
-        return True
-    tools = request.get("tools")
-    if isinstance(tools, list) and tools and isinstance(tools[0], Mapping):
-        return "function" not in tools[0] and tools[0].get("type") != "function"
-    messages = request.get("messages")
-    for message in messages if isinstance(messages, list) else ():
-        if not isinstance(message, Mapping):
-            return False
-        if message.get("role") not in ("user", "assistant") or "tool_calls" in message:
-            return False
-        parts = message.get("content")
-        for part in parts if isinstance(parts, list) else ():
-            if isinstance(part, Mapping) and part.get("type") in ("tool_use", "tool_result", "thinking"):
-                return True
-    model = request.get("model")
-    return isinstance(model, str) and "claude" in model.lower() and "max_tokens" in request
-
-
-def parse_time(value: object) -> float | None:
-    """Seconds since the epoch of an ISO 8601 text or a number (milliseconds are recognised), None for neither.
-
-    A time without a zone is taken as UTC: only differences between times of one log matter.
-    """
-    if isinstance(value, bool):
-        return None
-    if isinstance(value, (int, float)):
-        return float(value) / 1000 if value > 1e11 else float(value)
-    if not isinstance(value, str):
-        return None
-    try:
-        moment = datetime.fromisoformat(value.strip())
-    except ValueError:
-        return None
-    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+    if found is None:
+        raise InputError(
+            "the request body has no messages, input or prompt",
+            field="request",
+            remedy="log the body that was sent to the chat, responses, messages or completion endpoint",
+        )
+    return found
 
 
 def exchange_of(record: Mapping[str, Any], *, line: int | None = None, file: str | None = None) -> Exchange:
@@ -142,7 +102,7 @@ def exchange_of(record: Mapping[str, Any], *, line: int | None = None, file: str
         api=chosen,
         request=request,
         response=response if isinstance(response, Mapping) else None,
-        at=parse_time(record.get("at")) if "request" in record else None,
+        at=seconds(record.get("at")) if "request" in record else None,
         endpoint_hint=hint if isinstance(hint, str) else None,
         line=line,
         file=file,

@@ -8,12 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, get_args
+from typing import Any
 
-Api = Literal["openai.chat", "openai.responses", "anthropic.messages", "llama.completion", "text"]
-"""The API that a request body is written for. ``text``: only the text of prompt and answer was logged."""
-
-APIS: tuple[Api, ...] = get_args(Api)
+from agentctx.interchange.body_api import Api
 
 
 @dataclass(frozen=True, slots=True)

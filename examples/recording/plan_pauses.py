@@ -172,7 +172,7 @@ def plan() -> Plan:
     expect("seconds(" in found[0], "the readers set times with seconds()")
     yield say(
         "All readers go through `seconds`. I want to see what it gives for a missing or a strange time.",
-        read("agentctx/traces/times.py"),
+        read("agentctx/interchange/times.py"),
     )
     yield say(
         "It gives `None` for anything that is no time, so `None` is the one case to handle. Claude Code writes one "

@@ -12,9 +12,10 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from agentctx.diagnosis import Exchange, detect_api, diagnose_log, exchange_of, parse_target, parse_time
+from agentctx.diagnosis import Exchange, detect_api, diagnose_log, exchange_of, parse_target
 from agentctx.diagnosis.report import text_lines, to_json
 from agentctx.errors import InputError
+from agentctx.interchange.times import seconds
 
 from .healthy_sessions import WIRES, make
 from .server_mutations import hinted, observed
@@ -168,6 +169,7 @@ def test_records_of_any_json(record: dict[str, Any]) -> None:
         ({"messages": [{"role": "user", "content": [{"type": "tool_result"}]}]}, "anthropic.messages"),
         ({"messages": [], "model": "claude-sonnet-4-5", "max_tokens": 5}, "anthropic.messages"),
         ({"messages": [], "tools": [{"name": "a", "input_schema": {}}]}, "anthropic.messages"),
+        ({"messages": [], "tools": [{"type": "bash_20250124", "name": "bash"}]}, "anthropic.messages"),
         ({"messages": [], "tools": [{"type": "function", "function": {}}]}, "openai.chat"),
         ({"input": "x"}, "openai.responses"),
         ({"previous_response_id": "resp_1"}, "openai.responses"),
@@ -185,8 +187,8 @@ def test_the_url_decides_where_the_body_leaves_it_open() -> None:
 
 
 def test_times() -> None:
-    assert parse_time("2026-03-01T10:00:05Z") == parse_time("2026-03-01T10:00:05+00:00") == 1772359205.0
-    assert parse_time("2026-03-01T10:00:05") == 1772359205.0
-    assert parse_time(1772359205) == parse_time(1772359205000) == 1772359205.0
-    assert parse_time("yesterday") is None
-    assert parse_time(True) is None
+    assert seconds("2026-03-01T10:00:05Z") == seconds("2026-03-01T10:00:05+00:00") == 1772359205.0
+    assert seconds("2026-03-01T10:00:05") == 1772359205.0
+    assert seconds(1772359205) == seconds(1772359205000) == 1772359205.0
+    assert seconds("yesterday") is None
+    assert seconds(True) is None

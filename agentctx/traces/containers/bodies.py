@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from agentctx.traces.apis import body_api
+from agentctx.interchange.body_api import body_api
+from agentctx.interchange.times import seconds
 from agentctx.traces.containers.draft import Draft, Json, as_object, as_response, get, without
-from agentctx.traces.times import seconds
 
 _Path = tuple[str, ...]
 

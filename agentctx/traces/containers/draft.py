@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from agentctx.traces.records import Api
+from agentctx.interchange.body_api import Api
 from agentctx.traces.source import parse_text
 from agentctx.traces.stream_body import assemble, assemble_text
 

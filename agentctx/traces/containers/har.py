@@ -6,9 +6,9 @@ import base64
 import binascii
 from typing import Any
 
-from agentctx.traces.apis import body_api
+from agentctx.interchange.body_api import body_api
+from agentctx.interchange.times import seconds
 from agentctx.traces.containers.draft import Draft, as_object, as_response, get, without
-from agentctx.traces.times import seconds
 
 _BODY = ("request", "postData", "text")
 _REPLY = ("response", "content", "text")

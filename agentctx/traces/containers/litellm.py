@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from agentctx.traces.apis import body_api
+from agentctx.interchange.body_api import Api, body_api
+from agentctx.interchange.times import seconds
 from agentctx.traces.containers.draft import Draft, as_response, get, without
-from agentctx.traces.records import Api
-from agentctx.traces.times import seconds
 
 _SENT = ("additional_args", "complete_input_dict")  # the body as it went to the provider, where it was logged
 

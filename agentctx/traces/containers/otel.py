@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from agentctx.interchange.times import seconds
 from agentctx.traces.containers.draft import Draft, Json
 from agentctx.traces.containers.otel_messages import (
     chat_messages,
@@ -19,7 +20,6 @@ from agentctx.traces.containers.otel_messages import (
     parsed,
     tool_definitions,
 )
-from agentctx.traces.times import seconds
 
 _MODEL = ("gen_ai.request.model", "llm.request.model", "llm.model_name", "gen_ai.response.model")
 _SESSION = ("gen_ai.conversation.id", "session.id", "langfuse.session.id")

@@ -7,10 +7,10 @@ from typing import Any
 
 from agentctx.errors import InputError
 from agentctx.interchange import openai_chat
+from agentctx.interchange.body_api import APIS
 from agentctx.messages import Message, Params, Request
 from agentctx.traces.containers.draft import Draft, Json
 from agentctx.traces.node import Node
-from agentctx.traces.records import APIS
 from agentctx.traces.shape import Session
 from agentctx.usage import Usage
 

@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from agentctx.errors import InputError
+from agentctx.interchange.times import seconds
 from agentctx.messages import Message, Part, TextPart, Tool
 from agentctx.traces.entry import Entry
 from agentctx.traces.node import Node
 from agentctx.traces.parts import block_messages, openai_message, role_of
 from agentctx.traces.shape import Session
 from agentctx.traces.source import parse_text, stem
-from agentctx.traces.times import seconds
 from agentctx.traces.tools import tools_of
 from agentctx.usage import Usage, usage_from_response
 

@@ -6,13 +6,13 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
+from agentctx.interchange.times import seconds
 from agentctx.messages import Message, ToolCall
 from agentctx.traces.entry import Entry
 from agentctx.traces.node import Node, rest_json
 from agentctx.traces.parts import content, role_of
 from agentctx.traces.shape import Session
 from agentctx.traces.source import stem
-from agentctx.traces.times import seconds
 from agentctx.usage import Usage, usage_from_openai
 
 FORMAT = "codex"

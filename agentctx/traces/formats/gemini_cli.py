@@ -6,13 +6,13 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
+from agentctx.interchange.times import seconds
 from agentctx.messages import Message, ToolCall
 from agentctx.traces.entry import Entry
 from agentctx.traces.node import Node, rest_json
 from agentctx.traces.parts import content
 from agentctx.traces.shape import Session
 from agentctx.traces.source import stem
-from agentctx.traces.times import seconds
 from agentctx.usage import Usage
 
 FORMAT = "gemini-cli"

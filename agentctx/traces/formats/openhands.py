@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from agentctx.interchange.times import seconds
 from agentctx.messages import Message, ToolCall, canonical_json
 from agentctx.traces.entry import Entry
 from agentctx.traces.node import Node, rest_json
 from agentctx.traces.parts import content
 from agentctx.traces.shape import Session
 from agentctx.traces.source import stem
-from agentctx.traces.times import seconds
 from agentctx.usage import Usage, usage_from_openai
 
 FORMAT = "openhands"

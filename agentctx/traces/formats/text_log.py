@@ -6,12 +6,12 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from agentctx.interchange.times import seconds
 from agentctx.messages import Message, Request
 from agentctx.traces.entry import Entry
 from agentctx.traces.node import Node
 from agentctx.traces.parts import content
 from agentctx.traces.shape import LoggedRequest, Session
-from agentctx.traces.times import seconds
 from agentctx.usage import Usage
 
 FORMAT = "text-log"

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, cast, get_args
+from typing import Any, Literal, cast, get_args
 
-from agentctx.traces.records import Api
+Api = Literal["openai.chat", "openai.responses", "anthropic.messages", "llama.completion", "text"]
+"""``text``: only the text of prompt and answer was logged (``request["input"]``), no body of an API."""
+APIS: tuple[Api, ...] = get_args(Api)
 
 _NAMES: dict[str, Api] = {
-    **{name: name for name in get_args(Api)},
+    **{name: name for name in APIS},
     "chat.completions": "openai.chat",
     "openai": "openai.chat",
     "chat": "openai.chat",
@@ -33,6 +35,7 @@ _ANTHROPIC_BLOCKS = {
     "document",
     "server_tool_use",
 }
+_OPENAI_TOOLS = (None, "function", "custom")
 _OPENAI_PARTS = {"image_url", "input_audio", "refusal"}
 
 
@@ -58,7 +61,8 @@ def _tools_api(body: Mapping[str, Any]) -> Api | None:
     for tool in _dicts(body.get("tools")):
         if "function" in tool:
             return "openai.chat"
-        if "input_schema" in tool:
+        # Anthropic's own tools have a type and a name and no schema.
+        if "input_schema" in tool or ("name" in tool and tool.get("type") not in _OPENAI_TOOLS):
             return "anthropic.messages"
     return None
 
