@@ -16,8 +16,10 @@ from agentctx.history import History
 from agentctx.messages import Message, Request
 from agentctx.policies import AppendOnly, Policy, Turn
 from agentctx.rendering.generated import Sent, continued
-from agentctx.rendering.prompt import Prompt, Renderer
+from agentctx.rendering.prompt import Prompt, Renderer, TokenIds
+from agentctx.rendering.user_starts import UserStarts
 from agentctx.reports.ledger import Account, Ledger, predicted_turn
+from agentctx.reports.mismatch import observed_turn
 from agentctx.reports.turn import SessionReport, TurnReport
 
 
@@ -83,6 +85,7 @@ class TurnCheck:
         self._rendered: Prompt | None = None  # by the renderer alone, for it to build on
         self._sent: Sent | None = None
         self._reports: list[TurnReport] = []
+        self._user_starts = UserStarts()
 
     @property
     def report(self) -> SessionReport:
@@ -108,11 +111,7 @@ class TurnCheck:
         prompt = rendered
         if self._takes_tokens and self._sent is not None:
             prompt = continued(rendered, self._sent, self.renderer.tokenizer).prompt
-        arrival = Arrival(
-            slot=options.slot,
-            cache_prompt=options.cache_prompt,
-            user_starts=_user_starts(prompt),
-        )
+        arrival = arrival_of(prompt, options, takes_tokens=self._takes_tokens, user_starts=self._user_starts)
         prediction = self.cache.predict(prompt.token_ids, arrival)
         account = self._ledger.account(prompt)
         rounded = self.cache.without_limits(prompt.token_ids, arrival)
@@ -124,38 +123,43 @@ class TurnCheck:
     def observe(self, prepared: Prepared, completion: Completion) -> TurnReport:
         """Take in what the server did. Predictions of later turns build on it."""
         prompt = prepared.prompt
-        reply_ids = completion.reply_ids
-        if reply_ids is None:
-            reply_ids = self.renderer.reply_ids(prompt, completion.message)
-        self.cache.commit(prompt.token_ids, reply_ids, prepared.arrival)
+        reply_ids = generated_ids(self.renderer, prompt, completion)
+        served = self.cache.commit(prompt.token_ids, reply_ids, prepared.arrival)
         self._ledger.commit(prompt, reply_ids, completion.message)
         self._rendered = prepared.rendered
         if self._takes_tokens:
             self._sent = Sent.of(prompt, reply_ids, self.renderer.tokenizer)
-        cached = completion.usage.cached
-        report = replace(prepared.report, cached=cached, reply=len(reply_ids))
-        if cached is not None:
-            rounded = prepared.report.predicted + prepared.report.server
-            report = replace(report, server=max(0, rounded - cached))
+        report = observed_turn(replace(prepared.report, reply=len(reply_ids)), served, completion)
         self._reports.append(report)
         return report
 
 
-def _user_starts(prompt: Prompt) -> tuple[int, ...]:
-    """Token positions at which user messages start, template opening included where the spans tell."""
-    starts: list[int] = []
-    messages = prompt.request.messages
-    previous_end = 0
-    last_item: int | None = None
-    for span in prompt.spans:
-        if span.item is None or span.zone == "tools":
-            continue
-        if span.item != last_item:
-            if messages[span.item].role == "user":
-                starts.append(previous_end)
-            last_item = span.item
-        previous_end = span.end
-    return tuple(starts)
+def arrival_of(
+    prompt: Prompt, options: Options, *, takes_tokens: bool, user_starts: UserStarts | None = None
+) -> Arrival:
+    """What the server will know of a turn besides its tokens. One that is sent token ids can't tell where messages start.
+
+    ``user_starts`` knows the conversation's last prompt and saves walking through it again.
+    """
+    salt = options.extra.get("cache_salt")
+    return Arrival(
+        slot=options.slot,
+        cache_prompt=options.cache_prompt,
+        user_starts=() if takes_tokens else (user_starts or UserStarts()).of(prompt),
+        salt=salt if isinstance(salt, str) else None,
+    )
+
+
+_CUT_OFF = ("length", "max_tokens", "limit")
+
+
+def generated_ids(renderer: Renderer, prompt: Prompt, completion: Completion) -> TokenIds:
+    """The ids that the server generated: as it reports them, or the encoding of the text that it gave."""
+    if completion.reply_ids is not None:
+        return completion.reply_ids
+    ids = renderer.reply_ids(prompt, completion.message)
+    # A reply that was cut off has no end token.
+    return ids[:-1] if completion.finish_reason in _CUT_OFF else ids
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,9 @@ class Completion:
     """A finished turn.
 
     ``reply_ids`` are the token ids that were generated, end token included when the server reports it;
-    ``None`` when the server only gives text. ``slot`` is the llama-server slot that served the turn. ``seconds`` and ``first_token_seconds`` are wall-clock times.
+    ``None`` when the server only gives text. ``slot`` is the llama-server slot that served the turn. ``lost``: reasons and
+    tokens that were not reused, where the server gives them (a Prediction's words). ``seconds`` and
+    ``first_token_seconds`` are wall-clock times.
     """
 
     message: Message
@@ -26,6 +28,7 @@ class Completion:
     finish_reason: str | None = None
     model: str | None = None
     slot: int | None = None
+    lost: tuple[tuple[str, int], ...] = ()
     seconds: float | None = None
     first_token_seconds: float | None = None
 

@@ -77,6 +77,7 @@ class _EngineTurns:
             ),
             reply_ids=reply_ids,
             finish_reason=result.finish_reason.value,
+            lost=tuple((reason.value, tokens) for reason, tokens in result.lost),
             seconds=result.total_time,
             first_token_seconds=result.time_to_first_token,
         )

@@ -106,7 +106,7 @@ def _same_layout(old: Request, new: Request) -> bool:
 
 def _kept_spans(known: Mapped, runs: Sequence[Run], offset: int) -> tuple[tuple[Span, ...], int]:
     """Leading spans that stay as they are, and the first run behind them."""
-    same = _common_runs(known.runs, runs)
+    same = common_start(known.runs, runs)
     limit = known.unchanged
     for side in (known.runs, runs):
         if same < len(side):
@@ -118,7 +118,8 @@ def _kept_spans(known: Mapped, runs: Sequence[Run], offset: int) -> tuple[tuple[
     return known.spans[:count], bisect_right(runs, end - offset, hi=same, key=lambda run: run[1])
 
 
-def _common_runs(old: Sequence[Run], new: Sequence[Run]) -> int:
+def common_start(old: Sequence[object], new: Sequence[object]) -> int:
+    """How many leading elements of two tuples (or two lists) are equal. Identical ones compare at memory speed."""
     limit = min(len(old), len(new))
     start, step = 0, 64
     while start < limit and old[start : start + step] == new[start : start + step]:

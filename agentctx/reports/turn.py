@@ -36,7 +36,8 @@ class TurnReport:
     ``cached`` is what the backend reported, ``None`` when it said nothing; ``predicted`` is the CacheModel's
     answer. ``reused`` is the observed count where there is one, else the predicted. ``asked`` is the prompt of the
     requests that the policy made for a summary before this turn's own, ``asked_reused`` what of it was reused; neither
-    is part of ``prompt``.
+    is part of ``prompt``. ``mismatch``: why ``cached`` is not ``predicted``, in one word; ``None`` when it is, and before
+    the turn ran.
     """
 
     turn: int
@@ -54,6 +55,7 @@ class TurnReport:
     divergence: Divergence | None = None
     asked: int = 0
     asked_reused: int = 0
+    mismatch: str | None = None
 
     @property
     def reused(self) -> int:
@@ -131,6 +133,25 @@ class SessionReport:
     def worst_turn(self) -> TurnReport | None:
         """The turn that reprocessed most."""
         return max(self.turns, key=lambda turn: turn.reprocessed, default=None)
+
+    @property
+    def observed(self) -> bool:
+        """Whether the turns were run, and did not only happen in a model."""
+        return any(turn.cached is not None or turn.mismatch is not None for turn in self.turns)
+
+    @property
+    def predicted(self) -> int:
+        return self._sum("predicted")
+
+    @property
+    def mismatches(self) -> tuple[TurnReport, ...]:
+        """Turns whose observed count is not the predicted one."""
+        return tuple(turn for turn in self.turns if turn.matches_prediction is False)
+
+    @property
+    def unreported(self) -> int:
+        """Turns of which the server did not say what it reused."""
+        return sum(turn.cached is None for turn in self.turns) if self.observed else 0
 
     @property
     def final_prompt(self) -> int:
