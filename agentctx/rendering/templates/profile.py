@@ -79,7 +79,7 @@ def read_profile(template: ChatTemplate) -> TemplateProfile:
         parts=as_parts,
         arguments=arguments,
         empty_content=empty,
-        reasoning_key=_reasoning_key(template.syntax),
+        reasoning_key=reasoning_key(template.syntax),
         system=bool(opening),
         tool_calls=calls,
     )
@@ -143,7 +143,7 @@ def _has(
     return text is not None and all(word in text for word in words) and (lacks is None or lacks not in text)
 
 
-def _reasoning_key(syntax: nodes.Template) -> str | None:
+def reasoning_key(syntax: nodes.Template) -> str | None:
     """The first known key that the template reads from anything."""
     read: set[str] = set()
     for access in syntax.find_all(nodes.Getattr):

@@ -1,0 +1,30 @@
+"""The shared chat templates and the tables of what is known about them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+Row = dict[str, str]
+
+
+def rows(folder: Path, name: str) -> list[Row]:
+    """A table: raw tab-separated text, without quoting."""
+    head, *lines = (folder / name).read_text(encoding="utf-8").split("\n")
+    return [dict(zip(head.split("\t"), line.split("\t"), strict=True)) for line in lines if line]
+
+
+def special_tokens(folder: Path) -> dict[str, dict[str, str]]:
+    """Each template's bos and eos token, by the template's name."""
+    return {
+        row["name"]: {
+            "bos_token": json.loads(row["bos"] or '""'),
+            "eos_token": json.loads(row["eos"] or '""'),
+        }
+        for row in rows(folder, "INDEX.tsv")
+    }
+
+
+def sources(folder: Path) -> dict[str, str]:
+    """Each template's text by its name."""
+    return {path.stem: path.read_text(encoding="utf-8") for path in sorted(folder.glob("*.jinja"))}
