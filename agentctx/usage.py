@@ -52,6 +52,7 @@ def _sum(*counts: int | None) -> int | None:
 def usage_from_openai(usage: Mapping[str, Any]) -> Usage:
     """From ``usage`` of OpenAI chat completions and Responses, and of servers that follow them."""
     details = _details(usage, "prompt_tokens_details", "input_tokens_details")
+    lives = _details(details, "cache_creation_token_details")  # as LiteLLM passes Anthropic's on
     return Usage(
         prompt=_count(usage, "prompt_tokens", "input_tokens"),
         cached=_first_known(
@@ -59,9 +60,12 @@ def usage_from_openai(usage: Mapping[str, Any]) -> Usage:
             _count(usage, "cached_tokens", "cached_input_tokens", "prompt_cache_hit_tokens"),
         ),
         written=_first_known(
-            _count(details, "cache_write_tokens"), _count(usage, "cache_creation_input_tokens")
+            _count(details, "cache_write_tokens", "cache_creation_tokens"),
+            _count(usage, "cache_creation_input_tokens"),
         ),
         output=_count(usage, "completion_tokens", "output_tokens"),
+        written_5m=_count(lives, "ephemeral_5m_input_tokens"),
+        written_1h=_count(lives, "ephemeral_1h_input_tokens"),
         reasoning=_count(
             _details(usage, "completion_tokens_details", "output_tokens_details"), "reasoning_tokens"
         ),

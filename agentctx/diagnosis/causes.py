@@ -163,7 +163,7 @@ _ALL = (
         "message_inserted",
         "A message was slipped in before earlier ones",
         "client",
-        "append the message at the end",
+        "append the message at the end, and leave it where it was sent",
         "A message stands in front of messages that were already sent; often a note that is placed before the "
         "newest exchange and wanders on.",
         "Everything behind the new message moves, so it is computed again although its text is equal.",
@@ -406,9 +406,10 @@ _ALL = (
         "Less was reused than the request allowed",
         "unknown",
         "look at the server's log for this request; nothing in the requests explains it",
-        "The server reused less than the shared prefix, and none of the known causes fits.",
+        "The server reused less than the shared prefix, and none of the known causes fits; or the log is a recording "
+        "of the conversation, which doesn't show what the client changed besides (tools, system prompt, markers).",
         "Part of the prompt was paid again.",
-        "Compare with the server's own log (slots, evictions, routing).",
+        "Compare with the server's own log (slots, evictions, routing), or log the request bodies themselves.",
     ),
 )
 

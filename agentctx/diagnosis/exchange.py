@@ -31,6 +31,8 @@ class RecordedCall(Protocol):
     def line(self) -> int | None: ...
     @property
     def file(self) -> str | None: ...
+    @property
+    def as_sent(self) -> bool: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +44,9 @@ class Exchange:
     ``at`` is the start of the request in seconds since the epoch, None when unknown.
     ``endpoint_hint`` is whatever names the server: a URL, a command line, a note (``llama-server … -np 2``).
     ``line`` is the 1-based line of ``file`` that it was read from, for messages only.
+    ``as_sent``: the request is the body that went over the wire. One that was put together from a recording of the
+    conversation shows what was said, but not markers, and nothing that the client did unseen: what the server's
+    counts then say is suspected, not proven.
     """
 
     api: Api
@@ -51,6 +56,7 @@ class Exchange:
     endpoint_hint: str | None = None
     line: int | None = None
     file: str | None = None
+    as_sent: bool = True
 
 
 _FIELDS: tuple[tuple[str, Api], ...] = (

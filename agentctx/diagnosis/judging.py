@@ -18,6 +18,7 @@ from agentctx.diagnosis.turns import Turn, break_of, goes_on_with_reply, turned_
 
 _MAX_FINDINGS = 2_000
 _MARKER_LIMIT = 4
+_CLIENTS_DOING = frozenset({"breakpoint_misplaced", "breakpoint_limit", "template_made"})
 _GRAIN = 256  # blocks and steps of servers take up to this many tokens of a shared prefix
 
 
@@ -68,6 +69,7 @@ class Judge:
             turn.view.model,
             asked_life(turn.view.body),
             goes_on_with_reply(state, turn.view),
+            rebuilt=not turn.call.as_sent,
         )
         return shortfall(turn.server, state, arrived, found, share, others)
 
@@ -113,11 +115,11 @@ class Judge:
         return self._add(turn, finding)
 
     def _server_finding(self, turn: Turn, missing: Shortfall, found: Break | None) -> Finding | None:
-        client = missing.word.startswith("breakpoint") and missing.word != "breakpoint_lookback"
         finding = self._finding(
             turn,
             cause=missing.word,
-            verdict="broken" if client else "server",
+            verdict="broken" if missing.word in _CLIENTS_DOING else "server",
+            suspected=not turn.call.as_sent,
             place=missing.place,
             zone="messages" if missing.place else "",
             detail=missing.detail or f"{missing.cached:,} of {missing.allowed:,} tokens reused",

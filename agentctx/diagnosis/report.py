@@ -144,7 +144,7 @@ def _location(finding: Finding) -> str:
 
 def price_of(loss: Loss) -> str:
     """Tokens, seconds and money of a loss, as far as they are known."""
-    if loss.again is None:
+    if loss.again is None or not (loss.again or loss.lost):
         return ""
     about = "" if loss.exact else "about "
     text = f"{about}{loss.again:,} tokens paid again"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from agentctx.caches.providers import Provider, provider_by_id, provider_for
@@ -54,8 +54,10 @@ def server_of(api: str, model: str | None, hint: str | None, timings: bool) -> S
     if "sglang" in low:
         return Server("sglang", block=block, window=window)
     provider = provider_for(model, hint)
-    if api == "anthropic.messages" and (provider is None or not provider.automatic):
-        return Server("anthropic", provider=provider or provider_by_id("anthropic"))
+    if provider is not None and not provider.automatic:
+        return Server("anthropic", provider=provider)  # also behind a gateway that speaks another API
+    if api == "anthropic.messages" and provider is None:
+        return Server("anthropic", provider=provider_by_id("anthropic"))
     return Server("provider" if provider is not None else "unknown", provider=provider, block=block)
 
 
@@ -71,7 +73,8 @@ def _number(pattern: re.Pattern[str], text: str) -> int | None:
 class Arrived:
     """The request in question as the server saw it: what it reported, when, with which markers.
 
-    ``carries_reply``: it goes on with the reply to the earlier request.
+    ``carries_reply``: it goes on with the reply to the earlier request. ``rebuilt``: the body was put together from
+    a recording, which leaves markers out.
     """
 
     usage: Usage
@@ -80,6 +83,7 @@ class Arrived:
     model: str | None
     life: str | None = None
     carries_reply: bool = True
+    rebuilt: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,15 +109,46 @@ def shortfall(
     cached, earlier = arrived.usage.cached, before.usage
     if cached is None or earlier is None or earlier.prompt is None:
         return None
-    if server.provider is not None and not server.provider.automatic and not before.markers:
+    if server.kind == "anthropic" and not before.markers and not (arrived.rebuilt and _stored(earlier)):
         return None  # nothing was asked to be kept
     if found is not None:
         return _behind_a_break(server, before, arrived, found, share, others, cached, earlier.prompt)
+    missing = _missing(server, before, earlier, arrived, cached, others)
+    if missing is not None and arrived.rebuilt and missing.word in ("server_evicted", "template_made"):
+        # What the client changed unseen would look the same: the recording doesn't tell.
+        what = missing.detail or f"{missing.cached:,} of {missing.allowed:,} tokens reused"
+        return replace(missing, word="unexplained", detail=what)
+    return missing
+
+
+def _missing(
+    server: Server, before: State, earlier: Usage, arrived: Arrived, cached: int, others: int
+) -> Shortfall | None:
+    """What is missing of a prompt that the request only added to."""
+    prompt = earlier.prompt or 0
+    if arrived.usage.prompt is not None and prompt - arrived.usage.prompt > _SHRUNK:
+        return _taken_out(prompt, arrived.usage.prompt, cached)
     if server.kind == "llama":
         return _llama(server, earlier, arrived, cached, others)
     if server.kind == "anthropic":
         return _anthropic(server, before, earlier, arrived, cached)
-    return _automatic(server, before, earlier.prompt, arrived, cached)
+    return _automatic(server, before, prompt, arrived, cached)
+
+
+_SHRUNK = 32  # tokens by which a prompt that was only added to doesn't become shorter by itself
+
+
+def _stored(earlier: Usage) -> int:
+    """Tokens that a provider with markers had in its cache after a request."""
+    return (earlier.cached or 0) + (earlier.written or 0)
+
+
+def _taken_out(before: int, now: int, cached: int) -> Shortfall | None:
+    """The request only grew and its prompt shrank: the server's template left out what it had shown before."""
+    if cached >= now - _SMALL:
+        return None
+    detail = f"the request only grew, its prompt shrank from {before:,} to {now:,} tokens; {cached:,} reused"
+    return Shortfall("template_made", now, cached, detail=detail, estimated=True)
 
 
 # Tokens at a reply's end that a template may render otherwise without anyone's fault (end of turn, line end).
@@ -141,9 +176,9 @@ def _anthropic(
     server: Server, before: State, earlier: Usage, arrived: Arrived, cached: int
 ) -> Shortfall | None:
     provider = server.provider
-    stored = (earlier.cached or 0) + (earlier.written or 0)
+    stored = _stored(earlier)
     prompt = earlier.prompt or 0
-    if not arrived.markers:
+    if not arrived.markers and not arrived.rebuilt:
         if stored and cached < stored // 2:
             place = before.markers[-1].path
             return Shortfall("breakpoint_misplaced", stored, cached, place, "this request has no marker")
@@ -155,6 +190,8 @@ def _anthropic(
     if stored - cached <= max(32, stored // 50):
         return None
     lives = [_life(provider, marker.life) for marker in before.markers]
+    if not lives:
+        lives = [_life(provider, "1h" if earlier.written_1h and not earlier.written_5m else None)]
     gap = None if arrived.at is None or before.at is None else arrived.at - before.at
     shortest = min((life for life in lives if life is not None), default=None)
     if gap is not None and shortest is not None and gap > shortest:

@@ -41,3 +41,8 @@ class LogRecord:
     container: str = "body"
     raw: bytes = field(default=b"", repr=False)
     extra: Mapping[str, Any] = field(default_factory=dict, repr=False)
+
+    @property
+    def as_sent(self) -> bool:
+        """Whether ``request`` is the body that went over the wire."""
+        return self.container not in ("session", "otel")

@@ -93,5 +93,9 @@ def _usage(usage: Usage) -> Json:
     counts: Json = {"prompt_tokens": usage.prompt, "completion_tokens": usage.output}
     details = {"cached_tokens": usage.cached, "cache_write_tokens": usage.written}
     found = {key: value for key, value in counts.items() if value is not None}
-    known = {key: value for key, value in details.items() if value is not None}
+    lives = {"ephemeral_5m_input_tokens": usage.written_5m, "ephemeral_1h_input_tokens": usage.written_1h}
+    by_life = {key: value for key, value in lives.items() if value is not None}
+    known: Json = {key: value for key, value in details.items() if value is not None}
+    if by_life:
+        known["cache_creation_token_details"] = by_life
     return {**found, **({"prompt_tokens_details": known} if known else {})}
