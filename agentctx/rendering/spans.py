@@ -124,10 +124,14 @@ def common_start(old: Sequence[object], new: Sequence[object]) -> int:
     start, step = 0, 64
     while start < limit and old[start : start + step] == new[start : start + step]:
         start, step = start + step, step * 2
-    end = min(start + step, limit)
-    while start < end and old[start] == new[start]:
-        start += 1
-    return min(start, limit)
+    low, high = start, min(start + step, limit) + 1
+    while high - low > 1:
+        middle = (low + high) // 2
+        if old[low:middle] == new[low:middle]:
+            low = middle
+        else:
+            high = middle
+    return min(low, limit)
 
 
 def _rezoned(spans: tuple[Span, ...], old: Request, new: Request) -> tuple[Span, ...]:
