@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: install demo test lint bench clean
+.PHONY: install demo test lint bench docs clean
 
 install: $(STAMP)
 
@@ -29,6 +29,10 @@ lint: install
 
 bench: install
 	for bench in tests/bench/*.py; do $(BIN)/python $$bench; done
+
+# The documentation as a site in out/site; warnings (dead links too) are errors.
+docs: install
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 clean:
 	rm -rf $(VENV) out build dist
