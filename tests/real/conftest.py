@@ -13,9 +13,11 @@ import pytest
 from tests.conftest import require
 
 from . import tiny_gguf
+from .chat_models import CHAT_MODELS
 from .llama_server import LlamaServer
 
 TinyModel = Callable[[str], Path]
+ChatModelFile = Callable[[str], Path]
 StartServer = Callable[..., LlamaServer]
 
 _WRITERS = {
@@ -34,6 +36,27 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> TinyModel:
     def write(kind: str) -> Path:
         path = folder / f"{kind.replace(' ', '-')}.gguf"
         return path if path.exists() else _WRITERS[kind](path)
+
+    return write
+
+
+@pytest.fixture(scope="session")
+def chat_model(
+    tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest, shared_dir: Path
+) -> ChatModelFile:
+    """``chat_model("SmolLM2" | "Gemma 3" | a name of CHAT_MODELS)``: a model with a real template and a real vocabulary."""
+    require(importlib.util.find_spec("gguf") is not None, "the package gguf")
+    folder = tmp_path_factory.mktemp("chat-models")
+
+    def write(name: str) -> Path:
+        if name == "SmolLM2":
+            smollm2: Path = request.getfixturevalue("smollm2_gguf")
+            return smollm2
+        gemma: Path = request.getfixturevalue("gemma3_gguf")
+        if name == "Gemma 3":
+            return gemma
+        path = folder / f"{name.replace(' ', '-')}.gguf"
+        return path if path.exists() else CHAT_MODELS[name].write(path, shared_dir, gemma)
 
     return write
 

@@ -1,7 +1,7 @@
 """Random-weight models of a few kilobytes, as GGUF files: real architectures, real code paths, no download.
 
 Each is written from a seed, so that two runs serve the same model. The vocabulary is 256 byte tokens plus two
-special ones, or one copied with its merges and chat template from another GGUF.
+special ones, one copied with its merges and chat template from another GGUF, or one that is given.
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ from pathlib import Path
 import gguf
 import numpy as np
 
+from .vocabularies import CONTROL, NORMAL, Vocabulary, written
+
 VOCABULARY = 258
-_BOS, _EOS = 256, 257
 _WIDTH, _HEADS, _KV_HEADS, _HEAD, _INNER = 32, 2, 1, 16, 64
 
 _CHATML = (
@@ -22,9 +23,11 @@ _CHATML = (
 )
 
 
-def write_full_attention(path: Path, *, n_ctx: int = 8192, vocabulary: Path | None = None) -> Path:
-    """A Llama of two layers: every token stays in memory."""
-    return _write(path, "llama", n_ctx, vocabulary, _llama)
+def write_full_attention(
+    path: Path, *, n_ctx: int = 8192, vocabulary: Path | Vocabulary | None = None, template: str = _CHATML
+) -> Path:
+    """A Llama of two layers: every token stays in memory. ``template``: the chat template of a vocabulary that has none."""
+    return _write(path, "llama", n_ctx, vocabulary, _llama, template)
 
 
 def write_sliding_window(
@@ -77,8 +80,9 @@ def _write(
     path: Path,
     architecture: str,
     n_ctx: int,
-    vocabulary: Path | None,
+    vocabulary: Path | Vocabulary | None,
     fill: Callable[[gguf.GGUFWriter, _Weights], None],
+    template: str = _CHATML,
 ) -> Path:
     writer = gguf.GGUFWriter(path, architecture)
     writer.add_name(f"tiny random {architecture}")
@@ -91,7 +95,10 @@ def _write(
     writer.add_rope_dimension_count(_HEAD)
     writer.add_rope_freq_base(10000.0)
     writer.add_layer_norm_rms_eps(1e-6)
-    size = _add_byte_vocabulary(writer) if vocabulary is None else _copy_vocabulary(writer, vocabulary)
+    if isinstance(vocabulary, Path):
+        size = _copy_vocabulary(writer, vocabulary)
+    else:
+        size = _add_vocabulary(writer, vocabulary or byte_vocabulary(), template)
     writer.add_vocab_size(size)
     weights = _Weights(writer, seed=1)
     weights.matrix("token_embd", _WIDTH, size)
@@ -145,26 +152,30 @@ def _lfm2(writer: gguf.GGUFWriter, weights: _Weights) -> None:
     weights.norm("token_embd_norm", _WIDTH)
 
 
-def _byte_characters() -> list[str]:
-    """GPT-2's printable stand-ins for the 256 bytes, in byte order."""
-    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
-    rest = iter(range(256, 512))
-    return [chr(byte) if byte in printable else chr(next(rest)) for byte in range(256)]
+def byte_vocabulary() -> Vocabulary:
+    """The 256 bytes, one merge and two control tokens."""
+    tokens = (*(written(bytes([value])) for value in range(256)), "<|bos|>", "<|eos|>")
+    types = (NORMAL,) * 256 + (CONTROL,) * 2
+    return Vocabulary(tokens, types, ("Ġ Ġ",), pre="default", bos="<|bos|>", eos="<|eos|>")
 
 
-def _add_byte_vocabulary(writer: gguf.GGUFWriter) -> int:
-    tokens = [*_byte_characters(), "<|bos|>", "<|eos|>"]
-    types = [gguf.TokenType.NORMAL] * 256 + [gguf.TokenType.CONTROL] * 2
-    writer.add_tokenizer_model("gpt2")
-    writer.add_tokenizer_pre("default")
-    writer.add_token_list(tokens)
-    writer.add_token_types(types)
-    writer.add_token_merges(["Ġ Ġ"])
-    writer.add_bos_token_id(_BOS)
-    writer.add_eos_token_id(_EOS)
-    writer.add_add_bos_token(False)
-    writer.add_chat_template(_CHATML)
-    return len(tokens)
+def _add_vocabulary(writer: gguf.GGUFWriter, vocabulary: Vocabulary, template: str) -> int:
+    writer.add_tokenizer_model(vocabulary.model)
+    if vocabulary.pre is not None:
+        writer.add_tokenizer_pre(vocabulary.pre)
+    writer.add_token_list(vocabulary.tokens)
+    writer.add_token_types(vocabulary.types)
+    if vocabulary.scores is not None:
+        writer.add_token_scores(vocabulary.scores)
+    if vocabulary.merges:
+        writer.add_token_merges(vocabulary.merges)
+    for text, add in ((vocabulary.bos, writer.add_bos_token_id), (vocabulary.eos, writer.add_eos_token_id)):
+        if text is not None:
+            add(vocabulary.tokens.index(text))
+    for key, value in vocabulary.switches.items():
+        writer.add_bool(f"tokenizer.ggml.{key}", value)
+    writer.add_chat_template(template)
+    return len(vocabulary.tokens)
 
 
 def _copy_vocabulary(writer: gguf.GGUFWriter, source: Path) -> int:
