@@ -5,6 +5,7 @@ from agentctx.diagnosis.exchange import Exchange, RecordedCall, detect_api, exch
 from agentctx.diagnosis.findings import Conversation, Diagnosis, Finding, Loss
 from agentctx.diagnosis.log_diagnosis import LogDiagnosis, diagnose, diagnose_log
 from agentctx.diagnosis.targets import AS_SENT, Target, parse_target
+from agentctx.diagnosis.turn_tokens import TurnTokens
 from agentctx.interchange.body_api import APIS, Api
 
 __all__ = [
@@ -22,6 +23,7 @@ __all__ = [
     "Loss",
     "RecordedCall",
     "Target",
+    "TurnTokens",
     "cause_of",
     "detect_api",
     "diagnose",

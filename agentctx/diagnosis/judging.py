@@ -11,7 +11,14 @@ from agentctx.diagnosis.conversations import State
 from agentctx.diagnosis.costs import again_share, observed_rate, share_before, tokens_of
 from agentctx.diagnosis.excerpt import excerpt
 from agentctx.diagnosis.findings import Finding, Folder, Loss
-from agentctx.diagnosis.server import Arrived, Shortfall, asked_life, disproved, shortfall
+from agentctx.diagnosis.server import (
+    Arrived,
+    Shortfall,
+    asked_life,
+    disproved,
+    longest_life,
+    shortfall,
+)
 from agentctx.diagnosis.targets import Target
 from agentctx.diagnosis.tokens import Account
 from agentctx.diagnosis.turns import Turn, break_of, goes_on_with_reply, turned_off
@@ -19,6 +26,14 @@ from agentctx.diagnosis.turns import Turn, break_of, goes_on_with_reply, turned_
 _MAX_FINDINGS = 2_000
 _MARKER_LIMIT = 4
 _CLIENTS_DOING = frozenset({"breakpoint_misplaced", "breakpoint_limit", "template_made"})
+_REASONS = {
+    "evicted": "server_evicted",
+    "pool-full": "server_evicted",
+    "slot-taken": "slot_taken",
+    "window": "sliding_window",
+    "no-checkpoint": "sliding_window",
+}
+"""From a cache model's reason to the cause."""
 _GRAIN = 256  # blocks and steps of servers take up to this many tokens of a shared prefix
 
 
@@ -29,18 +44,25 @@ class Judge:
         self.target = target
         self.folder = Folder()
         self.overflown = False
+        self.newest: Finding | None = None
+        """The finding of the turn that was judged last, before it was folded into an earlier one."""
 
     def judge(self, turn: Turn, counted: Account | None, others: int) -> Finding | None:
         """The finding that a turn leads to, if any.
 
         ``counted`` are its tokens under the target. ``others``: conversations that used the server in between.
         """
+        self.newest = None
         limit = self._too_many_markers(turn)
         state = turn.before
         if state is None:
             return limit
         found = break_of(turn)
         share = share_before(state, found)
+        if found is None and counted is not None and turn.match.relation == "extends":
+            predicted = self._predicted_finding(turn, counted)
+            if predicted is not None:
+                return predicted
         missing = self._missing(turn, state, found, share, others)
         if missing is not None:
             return self._server_finding(turn, missing, found) or limit
@@ -51,6 +73,7 @@ class Judge:
                 return self._template_finding(turn, counted) or limit
             return self._unexplained(turn, counted) or limit
         self._predict_lookback(turn, state)
+        self._predict_expiry(turn, state)
         return limit
 
     def _missing(
@@ -76,6 +99,7 @@ class Judge:
     # -- findings --------------------------------------------------------------------------------------------
 
     def _add(self, turn: Turn, finding: Finding) -> Finding | None:
+        self.newest = finding
         if not finding.suspected:
             turn.conversation.broke(turn.index)
         if len(self.folder.findings) + len(self.folder.suspicions) >= _MAX_FINDINGS:
@@ -174,13 +198,31 @@ class Judge:
         finding.loss = self._priced(turn, counted.lost, counted.again, exact=counted.exact)
         return self._add(turn, finding)
 
+    def _predicted_finding(self, turn: Turn, counted: Account) -> Finding | None:
+        """The target's server no longer has what it had, by its cache model and by its own count if it gave one."""
+        served, usage = counted.served, turn.usage
+        if served is None or served.lost <= max(_GRAIN, served.without_limits // 50):
+            return None
+        if usage is not None and usage.cached is not None and abs(usage.cached - served.reused) > _GRAIN:
+            return None  # the server did something else: what it reported decides
+        finding = self._finding(
+            turn,
+            cause=_REASONS.get(served.reason, "unexplained"),
+            verdict="server",
+            place=None,
+            zone="",
+            detail=f"{served.reused:,} of {served.without_limits:,} tokens reused by {self.target.name}",
+        )
+        finding.loss = self._priced(turn, served.lost, served.lost, exact=counted.exact)
+        return self._add(turn, finding)
+
     def _unexplained(self, turn: Turn, counted: Account) -> Finding | None:
         """The server counts the same tokens as the target, yet reused fewer than the prompts share."""
         usage = turn.usage
         if usage is None or usage.cached is None or not counted.exact or usage.prompt != counted.prompt:
             return None
-        lost = counted.shared - usage.cached
-        if lost <= max(_GRAIN, counted.shared // 20):
+        lost = counted.reused - usage.cached
+        if lost <= max(_GRAIN, counted.reused // 20):
             return None
         finding = self._finding(
             turn,
@@ -188,7 +230,7 @@ class Judge:
             verdict="server",
             place=None,
             zone="",
-            detail=f"{usage.cached:,} of {counted.shared:,} shared tokens reused",
+            detail=f"{usage.cached:,} of {counted.reused:,} shared tokens reused",
         )
         finding.loss = self._priced(turn, lost, lost, exact=True)
         return self._add(turn, finding)
@@ -214,6 +256,27 @@ class Judge:
                 suspected=True,
             )
             self._add(turn, finding)
+
+    def _predict_expiry(self, turn: Turn, state: State) -> None:
+        """More time passed than an entry surely lives: a suspicion as long as no usage shows it."""
+        if turn.usage is not None and turn.usage.cached is not None:
+            return
+        passed, life = turn.elapsed, longest_life(turn.server, state.markers, asked_life(turn.view.body))
+        if passed is None or life is None or passed <= life or turn.match.relation != "extends":
+            return
+        finding = self._finding(
+            turn,
+            cause="ttl_expired",
+            verdict="server",
+            place=None,
+            zone="",
+            detail=f"{passed:,.0f} s passed, an entry lives {life:,.0f} s",
+            suspected=True,
+        )
+        size = tokens_of(state)
+        if size is not None:
+            finding.loss = self._priced(turn, size, size, exact=False)
+        self._add(turn, finding)
 
     # -- what it cost ----------------------------------------------------------------------------------------
 

@@ -13,7 +13,8 @@ from agentctx.diagnosis.findings import Conversation, Diagnosis, Finding
 from agentctx.diagnosis.judging import Judge
 from agentctx.diagnosis.server import server_of
 from agentctx.diagnosis.targets import AS_SENT, Target
-from agentctx.diagnosis.tokens import Account, Rendered, account, render_turn, reply_of
+from agentctx.diagnosis.tokens import Account, Rendered, Served, account, render_turn, reply_of, serve
+from agentctx.diagnosis.turn_tokens import TurnTokens, turn_tokens
 from agentctx.diagnosis.turns import Turn, follow, head_size, keys_and_sizes, leading_of, whole_view
 from agentctx.diagnosis.views import reply_items, reply_text, view_of
 from agentctx.errors import InputError, RenderError
@@ -37,6 +38,9 @@ class LogDiagnosis:
         self._index = 0
         self._notes: list[str] = []
         self._newest: State | None = None
+        self._cache = self.target.cache() if self.target.cache is not None else None
+        self.turn: TurnTokens | None = None
+        """Tokens of the call that was fed last."""
 
     def feed(self, call: RecordedCall, *, continues: State | None = None) -> Finding | None:
         """Take the next call. Returns the finding that it led to (or was folded into), if any.
@@ -46,11 +50,13 @@ class LogDiagnosis:
         turn = self._begin(call, continues)
         self._index += 1
         rendered = self._render(turn)
-        counted = _account(turn.before, rendered)
-        _count(turn.conversation, counted, rendered)
+        served = self._serve(turn, rendered)
+        counted = _account(turn.before, rendered, served)
+        _count(turn.conversation, counted, rendered, served)
         watched = turn.before is not None and turn.usage is not None
         others = self._conversations.others_since(turn.before) if watched and turn.before is not None else 0
         finding = self._judge.judge(turn, counted, others)
+        self.turn = turn_tokens(turn, counted, rendered, served, self._judge.newest)
         self._keep(turn, rendered)
         return finding
 
@@ -117,6 +123,11 @@ class LogDiagnosis:
             self._note(f"{turn.name}: not counted, the renderer {self.target.name} refused it: {error}")
             return None
 
+    def _serve(self, turn: Turn, rendered: Rendered | None) -> Served | None:
+        if self._cache is None or rendered is None:
+            return None
+        return serve(self._cache, rendered, turn.view.body)
+
     def _note(self, text: str) -> None:
         if len(self._notes) < _MAX_NOTES:
             self._notes.append(text)
@@ -152,22 +163,22 @@ class LogDiagnosis:
         self._conversations.put(state, replaced, identifier if isinstance(identifier, str) else None)
 
 
-def _account(state: State | None, rendered: Rendered | None) -> Account | None:
+def _account(state: State | None, rendered: Rendered | None, served: Served | None) -> Account | None:
     if rendered is None or state is None or not isinstance(state.tokens, Rendered):
         return None
-    return account(state.tokens, rendered)
+    return account(state.tokens, rendered, served)
 
 
-def _count(conversation: Conversation, counted: Account | None, rendered: Rendered | None) -> None:
-    """Add the turn's tokens to its conversation, and serve it in the cache model."""
+def _count(
+    conversation: Conversation, counted: Account | None, rendered: Rendered | None, served: Served | None
+) -> None:
+    """Add the turn's tokens to its conversation."""
     if rendered is None:
         return
+    reused = served.reused if served is not None else counted.reused if counted is not None else 0
     conversation.tokens = (conversation.tokens or 0) + len(rendered.prompt)
-    conversation.reused = (conversation.reused or 0) + (counted.reused if counted is not None else 0)
+    conversation.reused = (conversation.reused or 0) + reused
     conversation.lost = (conversation.lost or 0) + (counted.lost if counted is not None else 0)
-    if rendered.cache is not None:
-        reply = rendered.reply if rendered.reply is not None else rendered.prompt.token_ids[:0]
-        rendered.cache.commit(rendered.prompt.token_ids, reply)
 
 
 def diagnose_log(calls: Iterable[RecordedCall], target: Target | None = None) -> Diagnosis:

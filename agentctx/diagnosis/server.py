@@ -212,6 +212,17 @@ def _life(provider: Provider | None, name: str | None) -> float | None:
     return provider.ttl_s.get(name or provider.ttl_default or "")
 
 
+def longest_life(server: Server, markers: list[Marker], asked: str | None) -> float | None:
+    """Seconds after which what a request left with its provider is surely gone; None where that isn't known."""
+    provider = server.provider
+    if provider is None:
+        return None
+    if server.kind == "anthropic":
+        lives = [_life(provider, marker.life) for marker in markers]
+        return max((life for life in lives if life is not None), default=None)
+    return _life(provider, asked) if asked else provider.ttl_certain_s
+
+
 def _automatic(server: Server, before: State, prompt: int, arrived: Arrived, cached: int) -> Shortfall | None:
     """Servers that cache by themselves: hosted ones, vLLM, SGLang, unknown ones."""
     step, minimum, hidden = _grain(server, arrived.model)

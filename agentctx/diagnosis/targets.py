@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from agentctx.caches.model import CacheModel
 from agentctx.caches.providers import Provider, provider_by_id, providers
+from agentctx.caches.registry import KINDS, parse_cache, read_spec
 from agentctx.errors import UsageError
 from agentctx.rendering.prompt import Renderer
 
@@ -16,7 +17,8 @@ class Target:
     """What a difference has to reach to count.
 
     With a ``renderer`` the verdict is exact: a difference counts when it changes the tokens, and each turn's tokens
-    are counted. ``cache`` makes a cache model for each conversation; without one a turn reuses the common prefix.
+    are counted. ``cache`` makes the cache model of the server, which all conversations of a log share; without one a
+    turn reuses the common prefix with the turn before it.
     Without a renderer the verdict is about the body as sent; ``overlooks`` are the differences, as (cause, zone)
     with ``*`` for any zone, that this server is known not to see.
     ``prefill_rate`` (tokens per second) turns lost tokens into seconds, ``provider`` into money.
@@ -42,25 +44,46 @@ AS_SENT = Target()
 _ANTHROPIC = frozenset({("json_key_order", "tools"), ("content_shape", "*")})
 
 
-def parse_target(name: str) -> Target:
+def parse_target(
+    name: str, *, tokenizer: str | None = None, cache: str | None = None, prefill_rate: float | None = None
+) -> Target:
     """A target by name: ``as-sent``, a provider of the data file (``anthropic``, ``openai``, …), or the name of a
-    renderer (``chatml``, a template file: see ``agentctx.rendering.load``).
+    renderer (``chatml``, a template file, a GGUF: see ``agentctx.rendering.load``), which a cache may follow:
+    ``template.jinja@tokenizer.json+paged:16``.
 
-    Raises ``UsageError`` for a name that is none of them.
+    ``tokenizer`` and ``cache`` say the same apart (see ``agentctx.caches.registry`` for caches). ``prefill_rate``:
+    tokens per second. Raises ``UsageError`` for a name that is none of them, and for a cache without a renderer.
     """
-    if name in ("", "as-sent"):
-        return AS_SENT
+    spec, _, tail = name.rpartition("+")
+    if spec and cache is None and tail.partition(":")[0] in {kind.name for kind in KINDS}:
+        return parse_target(spec, tokenizer=tokenizer, cache=tail, prefill_rate=prefill_rate)
+    target = _named(name, tokenizer)
+    if cache is not None:
+        read_spec(cache)  # a wrong one is told before anything is read
+        if target.renderer is None:
+            raise UsageError(
+                f"target {name!r} has no tokens for the cache {cache!r}; name a template or a layout"
+            )
+        wanted = cache
+        target = replace(target, name=f"{target.name}+{cache}", cache=lambda: parse_cache(wanted))
+    return replace(target, prefill_rate=prefill_rate) if prefill_rate is not None else target
+
+
+def _named(name: str, tokenizer: str | None) -> Target:
     provider = provider_by_id(name)
-    if provider is not None:
+    if tokenizer is None and name in ("", "as-sent"):
+        return AS_SENT
+    if tokenizer is None and provider is not None:
         return Target(
             name=name, overlooks=_ANTHROPIC if name == "anthropic" else frozenset(), provider=provider
         )
     from agentctx.rendering.load import load_renderer
 
     try:
-        return Target(name=name, renderer=load_renderer(name))
+        renderer = load_renderer(name, tokenizer=tokenizer)
     except UsageError as error:
         known = ", ".join(entry.id for entry in providers())
         raise UsageError(
             f"unknown target {name!r}; known: as-sent, {known}, or a renderer ({error})"
         ) from None
+    return Target(name=f"{name}@{tokenizer}" if tokenizer else name, renderer=renderer)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from agentctx.caches.model import CacheModel
+from agentctx.caches.model import Arrival, CacheModel
 from agentctx.diagnosis.targets import Target
 from agentctx.diagnosis.texts import common_prefix
 from agentctx.diagnosis.views import Item, View
@@ -14,6 +16,7 @@ from agentctx.diagnosis.wire import Mapped, place_of, reply_message, request_of
 from agentctx.errors import InputError, RenderError
 from agentctx.messages import Message
 from agentctx.rendering.prompt import Prompt, Renderer, Span, TokenIds, common_prefix_length
+from agentctx.rendering.user_starts import UserStarts
 
 
 @dataclass(slots=True)
@@ -22,15 +25,29 @@ class Rendered:
 
     mapped: Mapped
     prompt: Prompt
-    items: int
-    cache: CacheModel | None = None
     reply: TokenIds | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """What the target's cache model says of one prompt: tokens ``reused``, tokens that the same rules would reuse had
+    nothing been lost, and the ``reason`` why most of the difference was (of ``Prediction.lost``).
+    """
+
+    reused: int
+    without_limits: int
+    reason: str = ""
+
+    @property
+    def lost(self) -> int:
+        """Tokens that the server no longer had."""
+        return max(0, self.without_limits - self.reused)
 
 
 @dataclass(frozen=True, slots=True)
 class Account:
     """Tokens of one turn. ``shared``: common prefix with the earlier prompt (and its reply), ``reused``: what the
-    cache model serves, ``lost``: tokens of the earlier prompt outside the common prefix, ``again``: tokens of this
+    server serves of it (see ``Served``), ``lost``: tokens of the earlier prompt outside the common prefix, ``again``: tokens of this
     prompt behind it that belong to items which the earlier request had too. ``intact``: the common prefix covers all
     items of the earlier prompt, so that at most its generation prompt differs.
     ``place``/``was``/``now``/``at``: where the prompts part, when they do.
@@ -43,6 +60,7 @@ class Account:
     again: int
     intact: bool
     exact: bool
+    served: Served | None = None
     place: str = ""
     was: str = ""
     now: str = ""
@@ -59,8 +77,27 @@ def render_turn(target: Target, view: View, before: Rendered | None, shared: int
         return None
     mapped = request_of(view, before.mapped if before is not None else None, shared)
     prompt = renderer.render(mapped.request, before.prompt if before is not None else None)
-    cache = before.cache if before is not None else (target.cache() if target.cache is not None else None)
-    return Rendered(mapped, prompt, len(view.items), cache)
+    return Rendered(mapped, prompt)
+
+
+_SERVERS_DOING = ("evicted", "pool-full", "slot-taken", "window", "no-checkpoint")
+
+
+def serve(cache: CacheModel, rendered: Rendered, body: Mapping[str, Any]) -> Served:
+    """Let the cache model serve a prompt and its reply; what it reuses of the prompt."""
+    ids = rendered.prompt.token_ids
+    slot, salt = body.get("id_slot"), body.get("cache_salt")
+    arrival = Arrival(
+        slot=slot if isinstance(slot, int) and slot >= 0 else None,
+        cache_prompt=body.get("cache_prompt") is not False,
+        user_starts=UserStarts().of(rendered.prompt),
+        salt=salt if isinstance(salt, str) else None,
+    )
+    predicted = cache.predict(ids, arrival)
+    rounded = cache.without_limits(ids, arrival)
+    cache.commit(ids, rendered.reply if rendered.reply is not None else ids[:0], arrival)
+    reasons = {reason: tokens for reason, tokens in predicted.lost if reason in _SERVERS_DOING}
+    return Served(predicted.cached, rounded, max(reasons, key=reasons.__getitem__, default=""))
 
 
 def reply_of(
@@ -76,14 +113,13 @@ def reply_of(
     return np.zeros(0, dtype=np.int32)
 
 
-def account(before: Rendered, after: Rendered) -> Account:
-    """Compare a turn's prompt with the one before."""
+def account(before: Rendered, after: Rendered, served: Served | None = None) -> Account:
+    """Compare a turn's prompt with the one before. ``served``: what the target's cache model says."""
     old, new = before.prompt.token_ids, after.prompt.token_ids
     shared = common_prefix_length(old, new)
     if shared == len(old) and before.reply is not None and len(before.reply):
         shared += common_prefix_length(before.reply, new[len(old) :])
     end = _content_end(before.prompt)
-    reused = after.cache.predict(new).cached if after.cache is not None else shared
     intact = shared >= end
     place = was = now = ""
     at = 0
@@ -92,7 +128,8 @@ def account(before: Rendered, after: Rendered) -> Account:
     return Account(
         prompt=len(new),
         shared=shared,
-        reused=reused,
+        reused=served.reused if served is not None else shared,
+        served=served,
         lost=max(0, len(old) - shared),
         again=0 if intact else _again(before, after, shared),
         intact=intact,
