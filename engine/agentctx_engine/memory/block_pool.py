@@ -11,6 +11,7 @@ import numpy as np
 
 from .errors import IntegrityError, OutOfBlocks
 from .free_queue import FreeQueue
+from .hash_index import HashIndex
 from .kv_events import AllBlocksCleared, BlockRemoved, EventLog, Medium
 
 _FEW_BLOCKS = 32  # below that, a loop is faster than numpy
@@ -74,7 +75,7 @@ class BlockPool:
         self._refs = [0] * num_blocks
         self._hash_of: list[bytes | None] = [None] * num_blocks
         self._group_of = bytearray(num_blocks)
-        self._cached: list[dict[bytes, int]] = [{} for _ in range(num_groups)]
+        self._cached = [HashIndex() for _ in range(num_groups)]
         self._duplicates: list[dict[bytes, list[int]]] = [{} for _ in range(num_groups)]
         self._num_queued_hashed = 0
         # Rises when a block's contents become findable (then it is odd) and when they are forgotten (even). Whoever
@@ -231,19 +232,9 @@ class BlockPool:
             index = np.array(blocks)
             np.frombuffer(self._group_of, dtype=np.uint8)[index] = group
             np.frombuffer(self.generations, dtype=np.uint32)[index] += 1
-        if cached.keys().isdisjoint(hashes):
-            expected = len(cached) + len(hashes)
-            cached.update(zip(hashes, blocks, strict=True))
-            if len(cached) == expected:
-                return []
-            # A hash came twice in this very call: once more, in order.
-            for digest in hashes:
-                cached.pop(digest, None)
-        repeated = []
-        for index_, (block, digest) in enumerate(zip(blocks, hashes, strict=True)):
-            if cached.setdefault(digest, block) != block:
-                self._duplicates[group].setdefault(digest, []).append(block)
-                repeated.append(index_)
+        repeated = cached.add(hashes, blocks)
+        for index_ in repeated:
+            self._duplicates[group].setdefault(hashes[index_], []).append(blocks[index_])
         return repeated
 
     def _cache_without_nulls(self, blocks: Sequence[int], hashes: Sequence[bytes], group: int) -> list[int]:
@@ -257,18 +248,7 @@ class BlockPool:
 
     def lookup_run(self, hashes: Sequence[bytes], group: int = 0) -> list[int]:
         """The blocks of the longest run of ``hashes``, from its start, that are all cached."""
-        find = self._cached[group].get
-        run: list[int] = []
-        start, step = 0, 16
-        # In strides that double: a miss at the start costs little, a long hit runs without a loop of ours.
-        while start < len(hashes):
-            found = list(map(find, hashes[start : start + step]))
-            if None in found:
-                run += found[: found.index(None)]  # type: ignore[arg-type]  # none is None up to there
-                break
-            run += found  # type: ignore[arg-type]
-            start, step = start + step, step * 2
-        return run
+        return self._cached[group].run(hashes)
 
     def uncache(self, block: int) -> None:
         """Forget what ``block`` holds; it keeps its references and, if free, moves to the front of the queue."""
@@ -316,19 +296,23 @@ class BlockPool:
 
     def _forget(self, blocks: list[int]) -> None:
         """Take ``blocks`` out of the lookup tables; another block with the same hash stays findable."""
-        hash_of, group_of, generations = self._hash_of, self._group_of, self.generations
+        hash_of, generations = self._hash_of, self.generations
+        digests: list[bytes] = [hash_of[block] for block in blocks]  # type: ignore[misc]  # all have one
         for block in blocks:
-            digest, group = hash_of[block], group_of[block]
-            assert digest is not None
             hash_of[block] = None
             generations[block] = (generations[block] + 1) & _GENERATIONS
-            if self.on_forget is not None:
+        if self.on_forget is not None:
+            for block in blocks:
                 self.on_forget(block)
-            duplicates = self._duplicates[group]
-            if duplicates and digest in duplicates:
+        if self.num_groups == 1 and self.events is None and not self._duplicates[0]:
+            self._cached[0].discard(digests)  # a pass of its own: reads of far memory overlap
+            return
+        for block, digest in zip(blocks, digests, strict=True):
+            group = self._group_of[block]
+            if digest in self._duplicates[group]:
                 self._forget_duplicate(block, digest, group)
                 continue
-            del self._cached[group][digest]
+            self._cached[group].discard((digest,))
             if self.events is not None:
                 self.events.publish(BlockRemoved(digest, self.first_group + group, self.medium))
 
@@ -398,7 +382,10 @@ class BlockPool:
                     )
                     _require(self._group_of[holder] == group, f"block {holder} is found in the wrong group")
                     found.append(holder)
-            _require(duplicates.keys() <= cached.keys(), "a duplicate stands under a hash that nobody holds")
+            _require(
+                all(digest in cached for digest in duplicates),
+                "a duplicate stands under a hash that nobody holds",
+            )
             _require(all(duplicates.values()), "an empty list of duplicates is left")
         _require(len(found) == len(set(found)), "a block is found under two hashes")
         _require(set(found) == hashed, "a block carries a hash under which it can't be found")

@@ -33,7 +33,7 @@ from .stored_events import stored_events
 # Remembering costs time in the whole text: a decoding sequence does it now and then, and when it ends.
 _REMEMBER_EVERY = 64
 # Evicted text that is remembered by default, in tokens: some 10 bytes each.
-_REMEMBER_EVICTED = 2_000_000
+_REMEMBER_EVICTED = 1_000_000
 
 
 class KVManager:
@@ -92,7 +92,7 @@ class KVManager:
         events: keep a log of what becomes findable and what is forgotten.
         stats: count requests and their hits.
         remember_tokens: computed text to remember, for reasons and for hashes (None: what the pools hold and up to
-            three times as much of what they held before, at most 2 million tokens of it; all, if they can grow).
+            three times as much of what they held before, at most a million tokens of it; all, if they can grow).
         """
         sizes = [spec.block_size or block_size for spec in groups]
         if not sizes or min(sizes) < 1 or any(size % min(sizes) for size in sizes):
