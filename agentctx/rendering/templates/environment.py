@@ -208,8 +208,30 @@ class RelaxedEnvironment(_Hooked):
     """As engines render whose templates may change lists and dicts."""
 
 
+class _Namespace(Namespace):
+    """Jinja's, without names that begin with an underscore: transformers refuses to store them."""
+
+    def __init__(
+        *args: Any, **kwargs: Any
+    ) -> None:  # as Jinja's: the template may name an attribute ``self``
+        self, rest = args[0], args[1:]
+        attributes = dict(*rest, **kwargs)
+        for name in attributes:
+            _check_attribute(name)
+        Namespace.__init__(self, attributes)
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        _check_attribute(name)
+        super().__setitem__(name, value)
+
+
+def _check_attribute(name: object) -> None:
+    if isinstance(name, str) and name.startswith("_"):
+        raise SecurityError(f"a namespace of a chat template can't hold {name!r}: rename it")
+
+
 def _namespace(*args: Any, **kwargs: Any) -> Namespace:
-    made = Namespace(*args, **kwargs)
+    made = _Namespace(*args, **kwargs)
     current_run().namespaces.append(made)
     return made
 

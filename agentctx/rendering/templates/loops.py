@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from operator import index as index_of
 from operator import is_
 from typing import TYPE_CHECKING, Any, SupportsIndex, overload
 
@@ -104,7 +105,7 @@ class Messages(list[Any]):
     def __getitem__(self, key: Any) -> Any:
         if isinstance(key, slice):
             return self._part(key)
-        index = key.__index__()
+        index = index_of(key)  # TypeError for anything else, as lists raise it
         size = list.__len__(self)
         if index < 0 or index >= size:
             self._all()  # counted from the end, or asking where the end is
