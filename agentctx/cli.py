@@ -6,9 +6,7 @@ Exit codes: 0 clean, 1 findings, 2 usage, 3 could not evaluate.
 from __future__ import annotations
 
 import io
-import os
 import sys
-import tempfile
 from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
@@ -19,6 +17,9 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from agentctx import __version__
+from agentctx.commands import check
+from agentctx.commands.explain import explain
+from agentctx.commands.terminal import complain, err, out, write_whole
 from agentctx.errors import AgentctxError, InputError, UsageError
 
 if TYPE_CHECKING:
@@ -33,9 +34,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-# A table that is piped must not be squeezed into the 80 columns of a terminal that isn't there.
-_out = Console(soft_wrap=True) if sys.stdout.isatty() else Console(soft_wrap=True, width=200)
-_err = Console(stderr=True, soft_wrap=True)
+app.add_typer(check.app)
+app.command()(explain)
 
 
 class Format(StrEnum):
@@ -63,24 +63,6 @@ def _main(
     ] = False,
 ) -> None:
     """Keep an LLM agent's prompts cache-friendly, and prove it."""
-
-
-def _complain(error: object) -> None:
-    _err.print(f"error: {error}", style="bold red", markup=False, highlight=False)
-
-
-def _write(path: Path, text: str) -> None:
-    """Write a result whole or not at all: to a temporary file beside it, then rename."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as stream:
-            stream.write(text)
-        os.chmod(name, 0o644)
-        os.replace(name, path)
-    except BaseException:
-        os.unlink(name)
-        raise
 
 
 _POLICY_HELP = (
@@ -139,7 +121,7 @@ def compare(
     if sessions:
         with Progress(
             TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(),
-            console=_err, transient=True,
+            console=err, transient=True,
         ) as progress:  # fmt: skip
             task = progress.add_task("replaying", total=len(sessions) * len(specs))
             done = run(
@@ -155,12 +137,12 @@ def compare(
     else:
         _print_comparison(reports, title, notes, turns=turns)
     if output is not None:
-        _write(output, text)
-        _out.print(f"wrote {output}", markup=False, highlight=False)
+        write_whole(output, text)
+        out.print(f"wrote {output}", markup=False, highlight=False)
     for failure in done.failures:
-        _complain(failure)
+        complain(failure)
     if failed or done.failures:
-        _complain(f"{failed} files could not be read and {len(done.failures)} replays failed; see above")
+        complain(f"{failed} files could not be read and {len(done.failures)} replays failed; see above")
         raise typer.Exit(3)
 
 
@@ -189,12 +171,12 @@ def _print_comparison(
 
     for report in reports if turns else ():
         for line in map(turn_line, report.turns):
-            _out.print(line)
-        _out.print(session_line(report), markup=False, highlight=False)
-        _out.print()
-    _out.print(comparison_table(reports, title=title))
+            out.print(line)
+        out.print(session_line(report), markup=False, highlight=False)
+        out.print()
+    out.print(comparison_table(reports, title=title))
     for note in notes:
-        _out.print(note, markup=False, highlight=False)
+        out.print(note, markup=False, highlight=False)
 
 
 def _read_sessions(files: list[str]) -> tuple[list[Session], int]:
@@ -206,7 +188,7 @@ def _read_sessions(files: list[str]) -> tuple[list[Session], int]:
         try:
             sessions.extend(read_sessions(path))
         except InputError as error:
-            _complain(error)
+            complain(error)
             failed += 1
     return sessions, failed
 
@@ -228,14 +210,14 @@ def _list_specs() -> None:
     from agentctx.caches.registry import KINDS
     from agentctx.policies import describe_policies
 
-    _out.print("policies", style="bold")
+    out.print("policies", style="bold")
     for spec, about in describe_policies():
-        _out.print(f"  {spec:<34} {about}", markup=False, highlight=False)
-    _out.print("caches", style="bold")
+        out.print(f"  {spec:<34} {about}", markup=False, highlight=False)
+    out.print("caches", style="bold")
     for kind in KINDS:
         # A kind with many options gets a line for them.
         gap = "\n" + " " * 37 if len(kind.usage) > 34 else " "
-        _out.print(f"  {kind.usage:<34}{gap}{kind.about}", markup=False, highlight=False)
+        out.print(f"  {kind.usage:<34}{gap}{kind.about}", markup=False, highlight=False)
 
 
 def main() -> None:
@@ -243,5 +225,5 @@ def main() -> None:
     try:
         app()
     except AgentctxError as error:
-        _complain(error)
+        complain(error)
         sys.exit(error.exit_code)

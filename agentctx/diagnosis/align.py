@@ -101,15 +101,15 @@ def _goes_on(a: Sequence[int], b: Sequence[int], i: int, j: int, item: Item) -> 
 
 
 def _no_meeting(before: Sequence[Item], after: Sequence[Item], at: int, sent: int) -> Move:
+    dropped = before[at:sent]
+    # First: a newer summary in place of an older one is much like it.
+    for count, item in enumerate(after[at : at + 4], start=1):
+        text = text_of(item)
+        if role_of(item) not in ("assistant", "tool") and len(dropped) >= 2 and _sums_up(text, dropped):
+            return Move("replaced", at, len(before) - at, count)
     old, new = before[at], after[at]
     if role_of(old) == role_of(new) and alike(old, new):
         return Move("edited", at, 1, 1)
-    if at < sent:
-        dropped = before[at:sent]
-        for count, item in enumerate(after[at : at + 4], start=1):
-            text = text_of(item)
-            if role_of(item) not in ("assistant", "tool") and len(dropped) >= 2 and _sums_up(text, dropped):
-                return Move("replaced", at, len(before) - at, count)
     return Move("branch", at, len(before) - at, len(after) - at)
 
 

@@ -197,9 +197,16 @@ def diagnose(
     """Compare two requests of one conversation, given as calls or as plain request bodies.
 
     Unlike ``diagnose_log`` this takes it as given that ``current`` follows ``previous``.
-    Raises ``InputError`` for a body that belongs to no known API.
+    Raises ``InputError`` for a body that belongs to no known API, and for two of different APIs.
     """
     first, second = _as_call(previous), _as_call(current)
+    if first.api != second.api:
+        raise InputError(
+            f"the requests are of two APIs, {first.api} and {second.api}",
+            file=second.file,
+            line=second.line,
+            remedy="compare requests that went to the same endpoint",
+        )
     diagnosis = LogDiagnosis(target)
     diagnosis.feed(first)
     diagnosis.feed(second, continues=diagnosis.newest)

@@ -1,6 +1,7 @@
 """Traces: recorded conversations in, one format of ours out."""
 
 from agentctx.interchange.body_api import Api
+from agentctx.traces.calls import read_call, read_calls
 from agentctx.traces.conversation import Conversation
 from agentctx.traces.entry import Entry
 from agentctx.traces.logged_calls import record_reply, record_request
@@ -22,6 +23,8 @@ __all__ = [
     "TraceWriter",
     "expand",
     "load",
+    "read_call",
+    "read_calls",
     "read_records",
     "read_sessions",
     "record_reply",

@@ -137,6 +137,13 @@ def _is_log(value: Any) -> bool:
     return holds_request(value)
 
 
+def begins_request_log(value: Any) -> bool:
+    """Whether a file whose first value this is holds requests, each with its own message list, and no recorded session."""
+    if recording.recognizes(value):
+        return True  # of our own sessions every call is a request too
+    return _is_log(value) and not any(form.recognizes(value) for form in _DOCUMENT_FORMATS)
+
+
 def load(path: PathType) -> list[Session]:
     """All sessions of a file; ``read_sessions`` as a list."""
     return list(read_sessions(path))

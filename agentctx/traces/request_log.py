@@ -62,7 +62,7 @@ def read_records(path: PathType, *, on_skip: Callable[[Skipped], None] | None = 
         else:
             found = _drafts(value, file, on_skip)
         for draft, line in found:
-            yield _record(draft, file, line, index, b"" if draft.container == "session" else value.raw)
+            yield record_of(draft, file, line, index, b"" if draft.container == "session" else value.raw)
             index += 1
     if not seen:
         raise InputError(
@@ -119,7 +119,8 @@ def _first_shape(value: Any) -> Draft | None:
     return next((draft for shape in _SHAPES if (draft := shape(value)) is not None), None)
 
 
-def _record(draft: Draft, file: str, line: int, index: int, raw: bytes) -> LogRecord:
+def record_of(draft: Draft, file: str, line: int, index: int, raw: bytes = b"") -> LogRecord:
+    """What a reader found, with its place in the file."""
     return LogRecord(
         file=file,
         line=line,

@@ -1,0 +1,179 @@
+"""``agentctx check log``: request logs and recorded sessions diagnosed, and held against budgets."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+from agentctx.checks.log_budgets import NO_BUDGETS, BudgetCheck, Budgets, Overrun
+from agentctx.diagnosis import BY_CODE, Diagnosis, Finding, LogDiagnosis, Target
+from agentctx.diagnosis.report import json_schema, text_lines, to_json
+from agentctx.errors import AgentctxError, InputError, UsageError
+from agentctx.traces import LogRecord, Skipped, read_calls
+
+SCHEMA_VERSION = 1
+_MAX_SKIPPED = 20
+
+
+@dataclass(slots=True)
+class LogReport:
+    """What a check found in one log.
+
+    ``failing`` are the findings that no budget covers. ``unknown`` names the budgets that could not be evaluated.
+    ``error``: why the file could not be read to its end; what stands before was diagnosed all the same.
+    """
+
+    file: str
+    diagnosis: Diagnosis
+    failing: list[Finding] = field(default_factory=list)
+    overruns: list[Overrun] = field(default_factory=list)
+    unknown: list[str] = field(default_factory=list)
+    skipped: list[Skipped] = field(default_factory=list)
+    error: AgentctxError | None = None
+
+    @property
+    def exit_code(self) -> int:
+        """0 clean, 1 findings or a budget that isn't kept, 3 could not evaluate all of it."""
+        if self.error is not None or self.unknown:
+            return 3
+        return 1 if self.failing or self.overruns else 0
+
+
+@dataclass(frozen=True, slots=True)
+class LogRules:
+    """How logs are judged.
+
+    Without budgets every proven finding fails. A budget for rework allows breaks whose price is known and within it;
+    a budget for compactions allows compactions. ``allow`` are codes (``AC115``) that never fail. ``skip_others``: records
+    that are no request to a model are passed over instead of refused.
+    """
+
+    target: Target
+    budgets: Budgets = NO_BUDGETS
+    allow: frozenset[str] = frozenset()
+    skip_others: bool = False
+
+    def fails(self, finding: Finding) -> bool:
+        """Whether this finding makes the check fail by itself."""
+        if finding.code in self.allow:
+            return False
+        if finding.cause == "compaction" and self.budgets.compactions is not None:
+            return False
+        return not (self.budgets.limits_rework and finding.loss.again is not None)
+
+
+def known_codes(codes: Iterable[str]) -> frozenset[str]:
+    """Codes or names of findings as codes. Raises ``UsageError`` for one that there isn't."""
+    by_name = {cause.name: code for code, cause in BY_CODE.items()}
+    found = []
+    for code in codes:
+        known = by_name.get(code.lower(), code.upper())
+        if known not in BY_CODE:
+            raise UsageError(f"no finding is called {code!r}; see docs/findings for the codes")
+        found.append(known)
+    return frozenset(found)
+
+
+def check_log(paths: str | Sequence[str], rules: LogRules) -> LogReport:
+    """Check one log: a file, or several that are pieces of one log, oldest first."""
+    pieces = [paths] if isinstance(paths, str) else list(paths)
+    diagnosis, budgets = LogDiagnosis(rules.target), BudgetCheck(rules.budgets)
+    report = LogReport(pieces[0], diagnosis.result())
+    try:
+        for call in _calls(pieces, rules, report.skipped):
+            diagnosis.feed(call)
+            if rules.budgets and diagnosis.turn is not None:
+                budgets.take(diagnosis.turn)
+    except AgentctxError as error:
+        report.error = error
+    report.diagnosis = diagnosis.result()
+    report.failing = [finding for finding in report.diagnosis.findings if rules.fails(finding)]
+    report.overruns = budgets.overruns()
+    report.unknown = sorted(budgets.unknown)
+    return report
+
+
+def _calls(pieces: Iterable[str], rules: LogRules, skipped: list[Skipped]) -> Iterator[LogRecord]:
+    def skip(other: Skipped) -> None:
+        if len(skipped) < _MAX_SKIPPED:
+            skipped.append(other)
+
+    for piece in pieces:
+        yield from read_calls(piece, on_skip=skip if rules.skip_others else None)
+
+
+def exit_code(reports: Iterable[LogReport]) -> int:
+    """The worst of all: 3 when something could not be evaluated, else 1 when something was found."""
+    return max((report.exit_code for report in reports), default=0)
+
+
+# -- shown ------------------------------------------------------------------------------------------------------
+
+
+def report_lines(report: LogReport, *, suspicions: bool = True) -> Iterator[str]:
+    """One log's report as plain text."""
+    yield from text_lines(report.diagnosis, suspicions=suspicions)
+    allowed = len(report.diagnosis.findings) - len(report.failing)
+    if allowed:
+        yield f"{allowed} of {len(report.diagnosis.findings)} findings allowed by budgets or by --allow"
+    for overrun in report.overruns:
+        yield f"! budget {overrun.budget.replace('_', '-')}: {overrun}"
+    for name in report.unknown:
+        yield (
+            f"! budget {name.replace('_', '-')}: can't be evaluated, the log has no token counts; "
+            "give a --target that counts"
+        )
+    for other in report.skipped:
+        yield f"note: {other.file}:{other.line}: passed over, {other.reason}"
+
+
+def reports_json(reports: Sequence[LogReport]) -> dict[str, Any]:
+    """All reports as JSON values (schema: ``log_schema.json`` beside this module)."""
+    return {
+        "schema": SCHEMA_VERSION,
+        "exit_code": exit_code(reports),
+        "logs": [_report_json(report) for report in reports],
+    }
+
+
+def _report_json(report: LogReport) -> dict[str, Any]:
+    error = report.error
+    return {
+        "file": report.file,
+        "exit_code": report.exit_code,
+        "failing": [finding.code for finding in report.failing],
+        "diagnosis": to_json(report.diagnosis),
+        "overruns": [
+            {
+                "budget": overrun.budget,
+                "limit": overrun.limit,
+                "value": round(overrun.value, 6),
+                "conversation": overrun.conversation,
+                "place": overrun.place,
+            }
+            for overrun in report.overruns
+        ],
+        "unknown": list(report.unknown),
+        "skipped": [
+            {"file": other.file, "line": other.line, "reason": other.reason} for other in report.skipped
+        ],
+        "error": None
+        if error is None
+        else {"message": str(error), "line": error.line if isinstance(error, InputError) else None},
+    }
+
+
+@cache
+def log_schema() -> dict[str, Any]:
+    """The JSON schema of ``reports_json``, with that of a diagnosis put in."""
+    text = (files("agentctx.checks") / "log_schema.json").read_text(encoding="utf-8")
+    schema: dict[str, Any] = json.loads(text)
+    diagnosis = dict(json_schema())
+    schema["$defs"] = {**schema["$defs"], **diagnosis.pop("$defs")}
+    diagnosis.pop("$schema")
+    schema["$defs"]["diagnosis"] = diagnosis
+    return schema

@@ -1,0 +1,1 @@
+"""The commands of ``agentctx``, a module each: options in, library calls, exit codes out. No logic of their own."""

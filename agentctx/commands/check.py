@@ -1,0 +1,15 @@
+"""``agentctx check …``: one command for each thing that a pipeline can check."""
+
+from __future__ import annotations
+
+import typer
+
+from agentctx.commands.check_log import check_log
+
+app = typer.Typer(
+    name="check",
+    help="Check that prompts stay cache-friendly. Exit codes: 0 clean, 1 findings, 2 usage, 3 could not evaluate.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+app.command("log")(check_log)

@@ -1,0 +1,103 @@
+"""``agentctx check log FILE…``"""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated
+
+import typer
+
+from agentctx.commands.target_options import (
+    CacheOption,
+    RateOption,
+    TargetOption,
+    TokenizerOption,
+    chosen_target,
+)
+from agentctx.commands.terminal import complain, out, show
+
+_ALLOW = "Code of findings that don't fail the check, such as AC115; give it several times."
+
+
+def check_log(
+    files: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="FILE...",
+            help="Logs of requests or recorded sessions, any known format, plain, gzip or zstd; folders are walked.",
+        ),
+    ],
+    target: TargetOption = "as-sent",
+    tokenizer: TokenizerOption = None,
+    cache: CacheOption = None,
+    prefill_rate: RateOption = None,
+    rework_turn: Annotated[
+        int | None,
+        typer.Option("--max-rework-turn", min=0, metavar="N", help="Tokens paid again in one turn, at most."),
+    ] = None,
+    rework_session: Annotated[
+        int | None,
+        typer.Option(
+            "--max-rework-session", min=0, metavar="N", help="Tokens paid again in a conversation, at most."
+        ),
+    ] = None,
+    hit_rate: Annotated[
+        str | None,
+        typer.Option("--min-hit-rate", metavar="RATE", help="Share of prompt tokens reused: 0.9 or 90%."),
+    ] = None,
+    compactions: Annotated[
+        str | None,
+        typer.Option("--max-compactions", metavar="N/K", help="Compactions in any K turns: 1/50."),
+    ] = None,
+    stable_prefix: Annotated[
+        int | None,
+        typer.Option("--min-stable-prefix", min=1, metavar="N", help="Leading tokens that must never break."),
+    ] = None,
+    allow: Annotated[list[str] | None, typer.Option("--allow", metavar="CODE", help=_ALLOW)] = None,
+    one_log: Annotated[
+        bool, typer.Option("--one-log", help="The files are pieces of one log, oldest first.")
+    ] = False,
+    skip_others: Annotated[
+        bool, typer.Option("--skip-others", help="Pass over records that are no request to a model.")
+    ] = False,
+    suspicions: Annotated[
+        bool, typer.Option("--suspicions/--no-suspicions", help="Show what is suspected and not proven.")
+    ] = True,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")] = False,
+) -> None:
+    """Say where the requests of a log broke the prefix, why, and what it cost.
+
+    Without budgets every proven finding fails. With --max-rework-* breaks within the budget are allowed, with
+    --max-compactions compactions are.
+    """
+    from agentctx.checks import log as logs
+    from agentctx.checks.log_budgets import Budgets, parse_compactions, parse_rate
+    from agentctx.traces import expand
+
+    rules = logs.LogRules(
+        target=chosen_target(target, tokenizer, cache, prefill_rate),
+        budgets=Budgets(
+            rework_turn=rework_turn,
+            rework_session=rework_session,
+            hit_rate=parse_rate(hit_rate) if hit_rate is not None else None,
+            compactions=parse_compactions(compactions) if compactions is not None else None,
+            stable_prefix=stable_prefix,
+        ),
+        allow=logs.known_codes(allow or ()),
+        skip_others=skip_others,
+    )
+    found = list(expand(files))
+    reports = []
+    for paths in [found] if one_log else [[path] for path in found]:
+        report = logs.check_log(paths, rules)
+        reports.append(report)
+        if as_json:
+            continue
+        if len(found) > 1 and not one_log:
+            out.print(report.file, style="bold", markup=False, highlight=False)
+        show(logs.report_lines(report, suspicions=suspicions))
+        if report.error is not None:
+            complain(report.error)
+    if as_json:
+        print(json.dumps(logs.reports_json(reports), ensure_ascii=False, indent=2))
+    raise typer.Exit(logs.exit_code(reports))

@@ -1,0 +1,36 @@
+"""The command in this process: quicker than one of its own, and it ends the same way."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from agentctx.cli import main
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a command ended and what it printed."""
+
+    code: int
+    out: str
+    err: str
+
+
+class Command:
+    """Runs ``agentctx`` with arguments."""
+
+    def __init__(self, patch: pytest.MonkeyPatch, output: pytest.CaptureFixture[str]) -> None:
+        self._patch = patch
+        self._output = output
+
+    def __call__(self, *arguments: str | Path) -> Ended:
+        self._patch.setattr(sys, "argv", ["agentctx", *map(str, arguments)])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        code = ended.value.code
+        captured = self._output.readouterr()
+        return Ended(code if isinstance(code, int) else int(code is not None), captured.out, captured.err)

@@ -1,0 +1,73 @@
+"""`agentctx explain A B`: two requests of any format."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import jsonschema
+import pytest
+
+from agentctx.diagnosis.report import json_schema
+from tests.diagnosis.healthy_sessions import make
+
+from .command import Command
+
+BODIES = make(11, "anthropic.messages", turns=5, replies=False).bodies
+
+
+@pytest.fixture
+def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+    return Command(monkeypatch, capsys)
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> tuple[Path, Path]:
+    """Two consecutive requests, the second with its tools turned around, each in a file of its own."""
+    first, second = tmp_path / "first.json", tmp_path / "second.json"
+    first.write_text(json.dumps(BODIES[2], indent=2))
+    second.write_text(json.dumps({"body": {**BODIES[3], "tools": BODIES[3]["tools"][::-1]}}))
+    return first, second
+
+
+def test_two_files(pair: tuple[Path, Path], command: Command) -> None:
+    ended = command("explain", *pair)
+    assert ended.code == 1
+    assert ended.out.startswith(f"! AC103 tool-order  {pair[1]}:1, conversation 1  tools (order)")
+    assert "    was: [" in ended.out
+    assert "    now: [" in ended.out
+
+
+def test_json(pair: tuple[Path, Path], command: Command) -> None:
+    ended = command("explain", *pair, "--json", "--target", "chatml", "--cache", "paged:16")
+    found = json.loads(ended.out)
+    jsonschema.validate(found, json_schema())
+    assert found["target"] == "chatml+paged:16"
+    (finding,) = found["findings"]
+    assert (finding["code"], finding["where"]) == ("AC103", "tools (order)")
+    assert finding["loss"]["lost_tokens"] > finding["loss"]["paid_again_tokens"] > 100
+
+
+def test_lines_of_a_log(tmp_path: Path, command: Command) -> None:
+    log = tmp_path / "log.jsonl"
+    log.write_text("".join(json.dumps(body) + "\n" for body in BODIES))
+    assert command("explain", f"{log}:2", f"{log}:3").code == 0
+    ended = command("explain", log, f"{log}:3")
+    assert ended.code == 2
+    assert "several requests" in ended.err
+    ended = command("explain", f"{log}:2", f"{log}:99")
+    assert ended.code == 2
+    assert "no request begins on line 99" in ended.err
+
+
+def test_what_can_not_be_compared(pair: tuple[Path, Path], tmp_path: Path, command: Command) -> None:
+    other = tmp_path / "other.json"
+    other.write_text(json.dumps({"model": "m", "messages": [{"role": "system", "content": "x"}]}))
+    ended = command("explain", pair[0], other)
+    assert ended.code == 3
+    assert "two APIs" in ended.err
+    other.write_text("not JSON")
+    ended = command("explain", pair[0], other)
+    assert ended.code == 3
+    assert f"{other}:1: " in ended.err
+    assert command("explain", pair[0], tmp_path / "missing.json").code == 3
