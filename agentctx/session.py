@@ -128,7 +128,7 @@ class TurnCheck:
         self._ledger.commit(prompt, reply_ids, completion.message)
         self._rendered = prepared.rendered
         if self._takes_tokens:
-            self._sent = Sent.of(prompt, reply_ids, self.renderer.tokenizer)
+            self._sent = Sent.of(prepared.rendered, prompt, reply_ids, self.renderer.tokenizer)
         report = observed_turn(replace(prepared.report, reply=len(reply_ids)), served, completion)
         self._reports.append(report)
         return report

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from agentctx.rendering.prompt import Prompt, Span, TokenIds
+from agentctx.rendering.spans import common_start
 from agentctx.rendering.tokenizer import CharStarts, Tokenizer
 
 
@@ -19,16 +20,19 @@ from agentctx.rendering.tokenizer import CharStarts, Tokenizer
 class Sent:
     """What stands in the server's memory after a turn: its prompt and the reply as generated.
 
-    ``starts``: for each token the character of ``text`` at which it begins, int32, shape [tokens].
+    ``starts``: for each token the character of ``text`` at which it begins, int32, shape [tokens]. ``rendered``: the
+    prompt's spans as the renderer made them, ``spans``: the same over the ids that were sent.
     """
 
     token_ids: TokenIds
     text: str
     starts: CharStarts
+    rendered: tuple[Span, ...] = ()
+    spans: tuple[Span, ...] = ()
 
     @classmethod
-    def of(cls, prompt: Prompt, reply_ids: TokenIds, tokenizer: Tokenizer) -> Sent:
-        """The prompt with the ids that were generated behind it."""
+    def of(cls, rendered: Prompt, prompt: Prompt, reply_ids: TokenIds, tokenizer: Tokenizer) -> Sent:
+        """The prompt that was sent for ``rendered``, with the ids that were generated behind it."""
         starts = prompt.starts if prompt.starts is not None else tokenizer.encode_placed(prompt.text)[1]
         reply = tokenizer.decode(reply_ids)
         # A token that ends inside a character decodes to a replacement: exact but for such characters, where a token may
@@ -41,6 +45,8 @@ class Sent:
             np.concatenate((prompt.token_ids, reply_ids)),
             prompt.text + reply,
             np.concatenate((starts, reply_starts.astype(np.int32))),
+            rendered.spans,
+            prompt.spans,
         )
 
 
@@ -65,7 +71,9 @@ def continued(prompt: Prompt, sent: Sent, tokenizer: Tokenizer) -> Continued:
     if np.array_equal(ids, prompt.token_ids):
         return Continued(prompt, None)
     starts = np.concatenate((sent.starts, rest_starts + np.int32(len(sent.text))))
-    moved = replace(prompt, token_ids=ids, spans=_moved_spans(prompt, starts), starts=starts, state=None)
+    moved = replace(
+        prompt, token_ids=ids, spans=_moved_spans(prompt, starts, sent), starts=starts, state=None
+    )
     return Continued(moved, None)
 
 
@@ -80,11 +88,18 @@ def _first_difference(left: str, right: str) -> int:
     return low
 
 
-def _moved_spans(prompt: Prompt, starts: CharStarts) -> tuple[Span, ...]:
-    """The prompt's spans over other ids of the same text: a token belongs to the span in which it begins."""
-    ends = np.searchsorted(starts, [span.char_end for span in prompt.spans], side="left").tolist()
-    spans, start = [], 0
-    for span, found in zip(prompt.spans, ends, strict=True):
+def _moved_spans(prompt: Prompt, starts: CharStarts, sent: Sent) -> tuple[Span, ...]:
+    """The prompt's spans over other ids of the same text: a token belongs to the span in which it begins.
+
+    Spans that the prompt before had are where they were in what was sent, but for its last, which ended with its text.
+    """
+    kept = max(0, common_start(sent.rendered, prompt.spans) - 1)
+    spans = list(sent.spans[:kept])
+    start = spans[-1].end if spans else 0
+    rest = prompt.spans[kept:]
+    char_ends = np.array([span.char_end for span in rest], dtype=np.int32)
+    ends = start + np.searchsorted(starts[start:], char_ends, side="left")
+    for span, found in zip(rest, ends.tolist(), strict=True):
         end = max(start, found)
         spans.append(replace(span, start=start, end=end))
         start = end
