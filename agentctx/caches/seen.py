@@ -19,6 +19,6 @@ class SeenPrefixes:
         """Tokens of the longest common prefix with any earlier sequence."""
         return self._memory.equal_tokens(pack(token_ids), _ALL)
 
-    def add(self, token_ids: TokenIds) -> None:
-        """Remember a sequence. One that extends an earlier sequence takes its place, so a conversation stays one run."""
-        self._memory.insert(pack(token_ids), _ALL, [], NO_HINTS)
+    def add(self, token_ids: TokenIds, reply_ids: TokenIds) -> None:
+        """Remember a prompt with its reply. What extends an earlier sequence takes its place: a conversation stays one run."""
+        self._memory.insert(pack(token_ids) + pack(reply_ids), _ALL, [], NO_HINTS)

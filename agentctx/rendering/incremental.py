@@ -42,7 +42,7 @@ def encode_further(tokenizer: Tokenizer, text: str, previous: Encoded | None) ->
     cut = tokenizer.cut(text, shared)
     if cut <= 0:
         return encode(tokenizer, text), 0
-    kept = int(np.searchsorted(previous.starts, cut))
+    kept = int(np.searchsorted(previous.starts, np.int32(cut)))  # of one type: else all places are converted
     rest = text[cut:]
     ids, starts = tokenizer.encode_placed(rest)
     return (

@@ -23,13 +23,17 @@ Run = tuple[int, int, Source]
 
 @dataclass(frozen=True, slots=True)
 class Mapped:
-    """Spans that are already known. ``unchanged``: characters up to which text, tokens and their places are the same."""
+    """Spans that are already known. ``unchanged``: characters up to which text, tokens and their places are the same.
+
+    ``tail``: place of the first span of the tail, or behind all spans.
+    """
 
     request: Request
     runs: Sequence[Run]
     offset: int
     spans: tuple[Span, ...]
     unchanged: int
+    tail: int
 
 
 def zone_of(request: Request, index: int) -> Zone:
@@ -57,16 +61,25 @@ def map_spans(
     run = 0
     if known is not None and known.offset == offset and _same_layout(known.request, request):
         kept, run = _kept_spans(known, runs, offset)
-        kept = _rezoned(kept, known.request, request)
+        kept = _rezoned(kept, known.request, request, known.tail)
     char, token = (kept[-1].char_end, kept[-1].end) if kept else (0, 0)
     pieces = _pieces(runs, run, offset, char, text_length)
-    ends = token + np.searchsorted(starts[token:], [end for end, _ in pieces])
+    ends = token + np.searchsorted(starts[token:], np.array([end for end, _ in pieces], dtype=np.int32))
     made = []
     for (char_end, source), end in zip(pieces, ends.tolist(), strict=True):
         zone, item, name = _place(request, source)
         made.append(Span(token, end, char, char_end, zone, item, name))
         char, token = char_end, end
     return kept + tuple(made)
+
+
+def tail_start(request: Request, spans: tuple[Span, ...], known: Mapped | None = None) -> int:
+    """Place of the first span of the tail, or behind all spans. Spans that ``known`` has before its own are not looked at."""
+    # Only a log that got shorter can have brought something of them into the tail.
+    first = 0
+    if known is not None and _grew(known.request, request):
+        first = min(known.tail, common_start(known.spans, spans))
+    return next((i for i in range(first, len(spans)) if spans[i].zone == "tail"), len(spans))
 
 
 def _pieces(
@@ -95,6 +108,10 @@ def _place(request: Request, source: Source | None) -> tuple[Zone, int | None, s
         return "tools", index, name
     newest = name == "note" and index == len(request.messages) - 1
     return "tail" if newest else zone_of(request, index), index, name
+
+
+def _grew(old: Request, new: Request) -> bool:
+    return len(new.messages) >= len(old.messages)
 
 
 def _same_layout(old: Request, new: Request) -> bool:
@@ -134,16 +151,17 @@ def common_start(old: Sequence[object], new: Sequence[object]) -> int:
     return min(low, limit)
 
 
-def _rezoned(spans: tuple[Span, ...], old: Request, new: Request) -> tuple[Span, ...]:
+def _rezoned(spans: tuple[Span, ...], old: Request, new: Request, tail: int) -> tuple[Span, ...]:
     """Notes are the tail only of the newest message."""
     was, now = len(old.messages) - 1, len(new.messages) - 1
     if was == now or not any(0 <= i < len(new.messages) and new.messages[i].notes for i in (was, now)):
         return spans
-    changed: dict[int, Span] = {}
-    for index, span in enumerate(spans):
-        if span.field == "note" and span.item in (was, now):
-            zone: Zone = "tail" if span.item == now else zone_of(new, span.item)
-            changed[index] = replace(span, zone=zone)
-    if not changed:
-        return spans
-    return tuple(changed.get(index, span) for index, span in enumerate(spans))
+    # A log that grew has no span of its new newest message yet: only what was the tail changes.
+    places = range(tail if _grew(old, new) else 0, len(spans))
+    notes = [i for i in places if spans[i].field == "note" and spans[i].item in (was, now)]
+    changed = list(spans)
+    for index in notes:
+        item = spans[index].item
+        assert item is not None, "notes belong to messages"
+        changed[index] = replace(spans[index], zone="tail" if item == now else zone_of(new, item))
+    return tuple(changed) if notes else spans

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import cached_property
@@ -16,7 +16,7 @@ from agentctx.messages import Message, Request
 from agentctx.rendering.incremental import Encoded, encode_further
 from agentctx.rendering.prompt import Prompt, TokenIds
 from agentctx.rendering.sources import DEFAULT, WITH_TOOLS, ModelSource, token_like
-from agentctx.rendering.spans import Mapped, map_spans
+from agentctx.rendering.spans import Mapped, common_start, map_spans, tail_start
 from agentctx.rendering.special_tokens import SpecialTokens
 from agentctx.rendering.templates.conversation import Converter, Prepared
 from agentctx.rendering.templates.profile import TemplateProfile, read_profile
@@ -35,6 +35,7 @@ class _State:
     rendering: Rendering
     encoded: Encoded
     offset: int
+    tail: int
 
 
 class TemplateRenderer:
@@ -115,7 +116,7 @@ class TemplateRenderer:
         known = None
         if state is not None and previous is not None:
             runs = state.rendering.runs
-            known = Mapped(previous.request, runs, state.offset, previous.spans, unchanged)
+            known = Mapped(previous.request, runs, state.offset, previous.spans, unchanged, state.tail)
         spans = map_spans(request, rendering.runs, offset, len(text), encoded.starts, known)
         return Prompt(
             token_ids=encoded.ids,
@@ -124,13 +125,38 @@ class TemplateRenderer:
             request=request,
             exact=self.tokenizer.exact,
             starts=encoded.starts,
-            state=_State(self, prepared, rendering, encoded, offset),
+            state=_State(self, prepared, rendering, encoded, offset, tail_start(request, spans, known)),
         )
 
     def render_text(self, request: Request, *, add_generation_prompt: bool = True) -> str:
         """The text alone, without what the server puts in front."""
         prepared = self._prepare(request)
         return self._rendering(prepared, add_generation_prompt, None).text
+
+    def render_changed(
+        self,
+        request: Request,
+        change: Callable[[list[dict[str, Any]]], list[dict[str, Any]]],
+        keywords: Mapping[str, Any] | None = None,
+    ) -> str:
+        """The prompt's text if someone changes the messages, in the form that the template takes, before it sees them.
+
+        ``keywords`` go before the renderer's own and the request's. Raises ``RenderError`` like ``render``.
+        """
+        conversation = self._prepare(request).conversation
+        template = self.with_tools if request.tools else self.template
+        text = template.render_messages(
+            change(conversation.messages),
+            conversation.tools,
+            add_generation_prompt=True,
+            now=self.now,
+            **{**self._keywords_of(request), **(keywords or {})},
+        )
+        return self.with_beginning(text)
+
+    def with_beginning(self, text: str) -> str:
+        """The text with what the server puts in front, if it isn't there."""
+        return self._begun(text)[0]
 
     def reply_ids(self, prompt: Prompt, reply: Message) -> TokenIds:
         """Tokens of the reply as generated behind ``prompt``, end token included.
@@ -144,17 +170,20 @@ class TemplateRenderer:
         prepared = self._prepare(prompt.request.model_copy(update={"messages": messages}), before)
         rendering = self._rendering(prepared, False, state)
         text, offset = self._begun(rendering.text)
+        # What is as it was without the reply can't come from it.
+        first = common_start(state.rendering.runs, rendering.runs) if state else 0
         own = [
             (a + offset, b + offset)
-            for a, b, source in rendering.runs
+            for a, b, source in rendering.runs[first:]
             if source[:2] == ("message", len(messages) - 1)
         ]
         end = self._end_of_reply(text, own[-1][1] if own else min(len(prompt.text), len(text)))
         if text.startswith(prompt.text) and state is not None:
-            joined, _ = encode_further(self.tokenizer, text[:end], state.encoded)
-            size = len(prompt.token_ids)
-            if np.array_equal(joined.ids[:size], prompt.token_ids):
-                return joined.ids[size:]
+            cut = self.tokenizer.cut(text, len(prompt.text))
+            asked = prompt.token_ids[np.searchsorted(state.encoded.starts, np.int32(cut)) :]
+            joined = self.tokenizer.encode(text[cut:end])
+            if np.array_equal(joined[: len(asked)], asked):
+                return joined[len(asked) :]
             return self.tokenizer.encode(text[len(prompt.text) : end])
         start = own[0][0] if own else end
         written = text[start:end]
@@ -173,18 +202,18 @@ class TemplateRenderer:
         return state if isinstance(state, _State) and state.renderer is self else None
 
     def _rendering(self, prepared: Prepared, generation: bool, state: _State | None) -> Rendering:
-        arguments = self.keywords
-        given = prepared.request.params.template_kwargs_json
-        if given:
-            arguments = {**arguments, **json.loads(given)}
         template = self.with_tools if prepared.request.tools else self.template
         return template.render(
             prepared.conversation,
             add_generation_prompt=generation,
             now=self.now,
-            arguments=arguments,
+            arguments=self._keywords_of(prepared.request),
             previous=state.rendering if state else None,
         )
+
+    def _keywords_of(self, request: Request) -> dict[str, Any]:
+        given = request.params.template_kwargs_json
+        return {**self.keywords, **json.loads(given)} if given else self.keywords
 
     def _begun(self, text: str) -> tuple[str, int]:
         """The text with the server's own beginning, and how far that moved it."""
@@ -246,7 +275,7 @@ def renderer_of(
         with_tools=with_tools,
         name=name,
         now=now,
-        keywords=keywords,
+        keywords={**source.keywords_at(now), **(keywords or {})},
         arguments="raw" if arguments == "raw" else "mapping" if arguments == "mapping" else None,
         bos=source.bos,
         add_bos=source.add_bos,

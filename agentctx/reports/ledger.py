@@ -13,8 +13,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-
 from agentctx.caches.seen import SeenPrefixes
 from agentctx.messages import Message, Request
 from agentctx.policies import Turn
@@ -78,9 +76,8 @@ class Ledger:
 
     def commit(self, prompt: Prompt, reply_ids: TokenIds, reply: Message | None = None) -> None:
         """Remember a turn: its prompt, and the reply that was generated behind it."""
-        sequence = np.concatenate((prompt.token_ids, reply_ids)) if len(reply_ids) else prompt.token_ids
-        self._seen.add(sequence)
-        self._longest = len(sequence)
+        self._seen.add(prompt.token_ids, reply_ids)
+        self._longest = len(prompt) + len(reply_ids)
         self._remember_items(prompt.request)
         if reply is not None:
             self._items.add(reply.digest)

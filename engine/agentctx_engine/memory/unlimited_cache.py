@@ -40,6 +40,9 @@ class UnlimitedCache:
             raise ValueError(f"block_size is {block_size}; it must be at least 1 token")
         self.block_size = block_size
         self._memory = PromptMemory(block_size, None)
+        self._newest: UnlimitedLease | None = (
+            None  # not in the memory yet: its output may follow before anyone asks
+        )
         self._requests = self._prompt_tokens = self._hit_tokens = 0
 
     def match(self, token_ids: npt.NDArray[np.int32] | Sequence[int], *, salt: str | None = None) -> Match:
@@ -47,6 +50,7 @@ class UnlimitedCache:
         return self._match(pack(token_ids), _namespace(salt))
 
     def _match(self, text: bytes, namespace: bytes) -> Match:
+        self._store_newest()
         total = len(text) // TOKEN_BYTES
         equal = self._memory.equal_tokens(text, namespace)
         elsewhere = 0
@@ -62,11 +66,16 @@ class UnlimitedCache:
         """Admit a prompt. It is found by others from now on."""
         text, namespace = pack(token_ids), _namespace(salt)
         match = self._match(text, namespace)
-        self._memory.insert(text, namespace, [], NO_HINTS)
         self._requests += 1
         self._prompt_tokens += len(text) // TOKEN_BYTES
         self._hit_tokens += match.hit_tokens
-        return UnlimitedLease(match, text, namespace)
+        self._newest = UnlimitedLease(match, text, namespace)
+        return self._newest
+
+    def _store_newest(self) -> None:
+        if self._newest is not None:
+            self._memory.insert(self._newest.text, self._newest.namespace, [], NO_HINTS)
+            self._newest = None
 
     def release(self, lease: Lease, output_ids: npt.NDArray[np.int32] | Sequence[int] = ()) -> None:
         """End a request that generated ``output_ids``; all of it but the last token is known from now on."""
@@ -74,10 +83,12 @@ class UnlimitedCache:
         if lease.released:
             raise RuntimeError("this lease was released already")
         lease.released = True
-        if len(output_ids) > 1:
-            self._memory.insert(lease.text + pack(output_ids[:-1]), lease.namespace, [], NO_HINTS)
+        lease.text += pack(output_ids[:-1])
+        if lease is not self._newest:  # the newest is stored, output and all, before anyone asks
+            self._memory.insert(lease.text, lease.namespace, [], NO_HINTS)
 
     def stats(self) -> CacheStats:
+        self._store_newest()
         return CacheStats(
             requests=self._requests,
             prompt_tokens=self._prompt_tokens,
