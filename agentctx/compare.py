@@ -1,7 +1,6 @@
 """Compare history policies: recorded sessions × policies on one cache, turn by turn.
 
-A recorded session is replayed: at every model call the policy decides what of the history the model reads, the
-renderer makes the prompt, the cache model says what a server would reuse, and the recorded reply is appended.
+A recorded session is replayed (see :mod:`agentctx.replaying`), in a cache model alone or on a server as well.
 Recorded replies stand for what the model would have said under each policy; a policy that hides something from a
 real model may change its answer, which a replay can't show.
 """
@@ -11,17 +10,17 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import dataclass, replace
-from pathlib import Path
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from multiprocessing import get_context
 
-from agentctx.caches.model import CacheModel
 from agentctx.caches.registry import parse_cache
 from agentctx.errors import AgentctxError
-from agentctx.history import History
-from agentctx.policies import SideRequest, parse_policy
-from agentctx.rendering import Prompt, Renderer, load_renderer
-from agentctx.reports.ledger import Ledger, predicted_turn
-from agentctx.reports.turn import SessionReport, TurnReport
+from agentctx.policies import parse_policy
+from agentctx.rendering import load_renderer
+from agentctx.replaying import Live, Replay, connect
+from agentctx.replaying.live import DEFAULT_CACHE, DEFAULT_LAYOUT, ENGINE
+from agentctx.reports.turn import SessionReport
 from agentctx.traces import Session
 
 DEFAULT_POLICIES = ("append-only", "keep-last:5", "clear-results:5", "window:10", "summarize-budget:8000")
@@ -53,70 +52,45 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What a comparison runs under: specs, so that worker processes can build their own."""
+    """What a comparison runs under: specs, so that worker processes can build their own.
 
-    cache: str = "paged:16"
-    layout: str = "chatml"
+    ``cache`` and ``layout``: ``paged:16`` and ``chatml`` without them, or what an observed server says of itself.
+    ``observe``: ``engine`` or a server's URL, on which every turn is run.
+    """
+
+    cache: str | None = None
+    layout: str | None = None
+    observe: str | None = None
 
 
 def replay(session: Session, policy_spec: str, setting: Setting) -> SessionReport:
-    """Run one session under one policy on a fresh cache and account for every turn.
+    """Run one session under one policy, on a fresh cache or a fresh engine, and account for every turn.
 
-    Raises the errors of policies and rendering; a session that breaks the chat protocol was refused when it was read.
+    Raises the errors of policies, rendering and servers.
     """
-    policy = parse_policy(policy_spec)
-    cache = parse_cache(setting.cache)
-    renderer = load_renderer(setting.layout)
-    ledger = Ledger()
-    history = History(system=session.system, tools=session.tools)
-    turns: list[TurnReport] = []
-    stand_in = False
-    prompt = None
-    promptless = 0
-    for message, generated in zip(session.messages, session.generated, strict=True):
-        if generated and not len(history):
-            promptless += 1  # the recorder kept the reply and not what was asked
-        elif generated:
-            turn = policy.turn(history, renderer.count)
-            stand_in = stand_in or turn.stand_in
-            asked, asked_reused = _ask(turn.asked, prompt, renderer, cache)
-            prompt = renderer.render(turn.request, prompt)
-            reply_ids = renderer.reply_ids(prompt, message)
-            account = ledger.account(prompt)
-            rounded = cache.without_limits(prompt.token_ids)
-            prediction = cache.commit(prompt.token_ids, reply_ids)
-            ledger.commit(prompt, reply_ids, message)
-            report = predicted_turn(
-                len(turns) + 1, turn, prompt, account, rounded=rounded, predicted=prediction.cached
-            )
-            turns.append(replace(report, reply=len(reply_ids), asked=asked, asked_reused=asked_reused))
-        history.append(message)
-    notes = (
-        [f"{promptless} replies have no recorded prompt and were not counted as turns"] if promptless else []
-    )
-    notes += session.conversation.repairs
-    return SessionReport(
-        _title(session), policy_spec, cache.name, renderer.name, tuple(turns), stand_in, notes=tuple(notes)
-    )
+    if setting.observe is None:
+        return _replay(session, policy_spec, setting, None)
+    with _connected(setting) as live:
+        return _replay(session, policy_spec, setting, live)
 
 
-def _ask(
-    requests: Sequence[SideRequest], previous: Prompt | None, renderer: Renderer, cache: CacheModel
-) -> tuple[int, int]:
-    """Serve a policy's requests for summaries on the same cache: their prompt tokens, and those of them reused."""
-    tokens = reused = 0
-    for side in requests:
-        prompt = renderer.render(side.request, previous)
-        prediction = cache.commit(prompt.token_ids, renderer.reply_ids(prompt, side.reply))
-        tokens += len(prompt)
-        reused += prediction.cached
-    return tokens, reused
+def _connected(setting: Setting) -> AbstractContextManager[Live]:
+    assert setting.observe is not None
+    return connect(setting.observe, cache=setting.cache, layout=setting.layout)
 
 
-def _title(session: Session) -> str:
-    """The file's name, with the session's id where that says more."""
-    name = Path(session.file).name
-    return name if session.id in name else f"{name} ({session.id})"
+def _replay(session: Session, spec: str, setting: Setting, live: Live | None) -> SessionReport:
+    policy = parse_policy(spec)
+    if live is None:
+        renderer = load_renderer(setting.layout or DEFAULT_LAYOUT)
+        cache = parse_cache(setting.cache or DEFAULT_CACHE)
+    else:
+        live.forget()
+        renderer, cache = live.renderer, live.cache
+    run = Replay(session, policy, renderer, cache, policy_name=spec, live=live)
+    for _ in run.turns():
+        pass
+    return run.report
 
 
 def compare(
@@ -135,12 +109,17 @@ def compare(
     setting = setting or Setting()
     for spec in policies:
         parse_policy(spec)
-    parse_cache(setting.cache)
-    load_renderer(setting.layout)
+    if setting.cache is not None:
+        parse_cache(setting.cache)
+    if setting.layout is not None:
+        load_renderer(setting.layout)
     pairs = [(session, spec) for session in sessions for spec in policies]
+    if setting.observe not in (None, ENGINE):
+        jobs = 1  # one server, whose cache is followed request by request
     if jobs is None:
         size = sum(session.size for session in sessions) * len(policies)
-        jobs = min(len(pairs), os.cpu_count() or 1) if size > _PARALLEL_FROM_CHARS else 1
+        worth = size > _PARALLEL_FROM_CHARS or setting.observe == ENGINE
+        jobs = min(len(pairs), os.cpu_count() or 1) if worth else 1
     results: dict[int, SessionReport | Failure] = {}
     for index, result in _run(pairs, setting, jobs):
         results[index] = result
@@ -153,9 +132,11 @@ def compare(
     )
 
 
-def _attempt(session: Session, spec: str, setting: Setting) -> SessionReport | Failure:
+def _attempt(
+    session: Session, spec: str, setting: Setting, live: Live | None = None
+) -> SessionReport | Failure:
     try:
-        return replay(session, spec, setting)
+        return replay(session, spec, setting) if live is None else _replay(session, spec, setting, live)
     except AgentctxError as error:
         return Failure(session.id, session.file, spec, error)
 
@@ -163,13 +144,20 @@ def _attempt(session: Session, spec: str, setting: Setting) -> SessionReport | F
 def _run(
     pairs: Sequence[tuple[Session, str]], setting: Setting, jobs: int
 ) -> Iterator[tuple[int, SessionReport | Failure]]:
+    if setting.observe not in (None, ENGINE):
+        with _connected(setting) as live:
+            for index, (session, spec) in enumerate(pairs):
+                yield index, _attempt(session, spec, setting, live)
+        return
     if jobs <= 1:
         for index, (session, spec) in enumerate(pairs):
             yield index, _attempt(session, spec, setting)
         return
     # The longest first, so that no process is left alone with a long one at the end.
     order = sorted(range(len(pairs)), key=lambda index: -pairs[index][0].size)
-    with ProcessPoolExecutor(max_workers=jobs) as pool:
+    # An engine has threads: a process that is forked from one with threads may hang.
+    context = get_context("spawn" if setting.observe is not None else None)
+    with ProcessPoolExecutor(max_workers=jobs, mp_context=context) as pool:
         futures = {pool.submit(_attempt, *pairs[index], setting): index for index in order}
         for future in as_completed(futures):
             yield futures[future], future.result()

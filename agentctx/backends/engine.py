@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import aclosing
+from contextlib import aclosing, contextmanager
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -28,6 +28,9 @@ ReadReply = Callable[[TokenIds], Message]
 """Generated token ids (end token included, if it was generated) to the message that they spell."""
 
 _DEFAULT_MAX_TOKENS = 256
+_TINY_CONTEXT = 1 << 20
+_TINY_POOL = 1 << 22
+_TINY_STEP = 2048
 
 
 class _EngineTurns:
@@ -165,3 +168,38 @@ class AsyncEngineBackend(_EngineTurns):
             raise BackendError(f"bundled engine: {error}") from error
         finally:
             handle.cancel()
+
+
+@contextmanager
+def tiny_engine(
+    vocabulary: int,
+    *,
+    block_size: int = 16,
+    radix: bool = False,
+    num_blocks: int | None = None,
+    seed: int = 0,
+) -> Iterator[EngineBackend]:
+    """An engine with a small model of random weights, for measuring what is reused: it reads prompts, and its replies say nothing.
+
+    ``vocabulary``: ids that prompts may have. ``num_blocks``: of ``block_size`` tokens; without it, room for four million tokens.
+    """
+    from agentctx_engine.models import random_config, random_model
+
+    config = random_config(
+        "llama", vocab_size=vocabulary, hidden_size=16, intermediate_size=16, num_layers=1, num_heads=1,
+        num_kv_heads=1, head_dim=8, max_context=_TINY_CONTEXT,
+    )  # fmt: skip
+    model = random_model(config=config, seed=seed)
+    kind = "radix" if radix else "hash"
+    try:
+        engine = Engine(
+            model,
+            block_size=block_size,
+            num_blocks=num_blocks or _TINY_POOL // block_size,
+            prefix_cache=kind,
+            max_step_tokens=_TINY_STEP,
+        )
+    except EngineError as error:
+        raise BackendError(f"bundled engine: {error}") from error
+    with engine:
+        yield EngineBackend(engine, lambda _: Message(role="assistant", content=""), ())

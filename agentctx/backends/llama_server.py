@@ -6,7 +6,7 @@ Token ids go both ways, so what the next prompt carries is what was generated: r
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import PurePath
 from typing import Any
 
@@ -176,6 +176,24 @@ class LlamaServer:
             self._ask("POST", "/tokenize", body), "tokens", list, "llama-server /tokenize"
         )
         return tokens
+
+    def tokenize_pieces(self, text: str, parse_special: bool = True) -> list[tuple[int, bytes]]:
+        """Token ids of a text, each with the bytes that it stands for."""
+        body = {"content": text, "add_special": False, "parse_special": parse_special, "with_pieces": True}
+        tokens = need(self._ask("POST", "/tokenize", body), "tokens", list, "llama-server /tokenize")
+        pieces: list[tuple[int, bytes]] = []
+        for token in tokens:
+            number = need(token, "id", int, "llama-server /tokenize")
+            piece = need(token, "piece", (str, list), "llama-server /tokenize")
+            # A piece that is no valid text by itself comes as a list of bytes.
+            pieces.append((number, piece.encode() if isinstance(piece, str) else bytes(piece)))
+        return pieces
+
+    def detokenize(self, ids: Sequence[int]) -> str:
+        """The text of token ids, special tokens included."""
+        body = {"tokens": list(ids)}
+        text: str = need(self._ask("POST", "/detokenize", body), "content", str, "llama-server /detokenize")
+        return text
 
     def apply_template(self, body: Mapping[str, Any]) -> str:
         """The text that the server makes of a chat request (``messages``, ``tools``, template keywords)."""

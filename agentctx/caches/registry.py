@@ -146,6 +146,12 @@ KINDS = (
 
 def parse_cache(spec: str) -> CacheModel:
     """A fresh cache model from its spec. Raises :class:`UsageError` that names the spec and what is allowed."""
+    kind, options = read_spec(spec)
+    return kind.build(spec, options)
+
+
+def read_spec(spec: str) -> tuple[CacheKind, Mapping[str, Number]]:
+    """The kind that a spec names, and all of its options. Raises :class:`UsageError`."""
     name, _, rest = spec.partition(":")
     kind = next((kind for kind in KINDS if kind.name == name), None)
     if kind is None:
@@ -160,4 +166,4 @@ def parse_cache(spec: str) -> CacheModel:
             allowed = ", ".join(f"{option}=N" for option in kind.options) or "no options"
             raise UsageError(f"cache {spec!r}: can't read {part!r}; {kind.name} takes {allowed}")
         chosen[key] = value
-    return kind.build(spec, chosen)
+    return kind, chosen
