@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,16 @@ class ModelSource:
             known = ", ".join(sorted(self.templates))
             raise UsageError(f"{self.name} has no chat template {name!r}; it has: {known}")
         return self.templates[name]
+
+    def keywords_at(self, now: datetime) -> dict[str, Any]:
+        """What the server hands to every template beside the conversation."""
+        if not self.llama_cpp:
+            return {}
+        return {
+            "enable_thinking": True,
+            "date_string": now.strftime("%d %b %Y"),
+            "datetime": now.strftime("%b %d %Y"),
+        }
 
 
 def read_source(path: Path) -> ModelSource:

@@ -18,17 +18,18 @@ from .vocabularies import Vocabulary
 
 @dataclass(frozen=True)
 class ChatModel:
-    """``template``: name in the corpus. ``vocabulary``: made from Gemma 3's GGUF, for those that need it."""
+    """``template``: name in the corpus. ``vocabulary``: made from Gemma 3's GGUF, for those that need it. ``bos``: where the corpus has none."""
 
     template: str
     vocabulary: Callable[[Path], Vocabulary]
     add_bos: bool = False
+    bos: str | None = None
 
     def write(self, path: Path, shared: Path, gemma: Path) -> Path:
         """The GGUF, with the tokens that the template names as special ones."""
         text = (shared / f"corpus/templates/{self.template}.jinja").read_text()
         bos, eos = _bos_and_eos(shared, self.template)
-        made = self.vocabulary(gemma).with_special(token_like(text), bos or None, eos)
+        made = self.vocabulary(gemma).with_special(token_like(text), self.bos or bos or None, eos)
         made = made.switched(add_bos_token=self.add_bos)
         return tiny_gguf.write_full_attention(path, n_ctx=512, vocabulary=made, template=text)
 
@@ -62,5 +63,5 @@ CHAT_MODELS = {
         True,
     ),
     "Gemma 4": ChatModel("google-gemma-4-31B-it", vocabularies.gemma4, True),
-    "LFM2": ChatModel("LFM2-8B-A1B", lambda _: vocabularies.embedded("lfm2"), True),
+    "LFM2": ChatModel("LFM2-8B-A1B", lambda _: vocabularies.embedded("lfm2"), True, "<|startoftext|>"),
 }
