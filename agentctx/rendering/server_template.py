@@ -25,6 +25,7 @@ from agentctx.rendering.tokenizer import replace_surrogates
 ApplyTemplate = Callable[[Request], str]
 """A request to the server's text for it (``/apply-template``). Whoever passes it does the network."""
 Messages = list[dict[str, Any]]
+_LONGEST_OPENING = 100
 Change = Callable[[Messages, Request], Messages]
 
 
@@ -38,14 +39,17 @@ class ServerChange(StrEnum):
     REASONING_AS_PART = "reasoning goes in as a part of the content"
     RESULTS_IN_CALLS = "results of tools go into the message that called them"
     NO_THINKING = "the server finds no thinking in the template, and tells it enable_thinking=false"
+    NULLS_EMPTY = (
+        "a null in a call's arguments is written as None by Jinja, and as nothing by the server's engine"
+    )
     REPLY_OPENED = "the template opens no reply at the end, and the server does"
     NO_ESCAPES = "the template escapes HTML, and the server's template engine does not"
     REFUSED = "the template refuses the conversation here, and renders it in the server's engine"
     UNKNOWN = "the server's text differs for no known reason"
 
 
-def recognise(own: TemplateRenderer, request: Request, text: str) -> ServerChange | None:
-    """The change that turns the template's own text of the request into the server's ``text``; ``None`` when they are equal."""
+def recognise(own: TemplateRenderer, request: Request, text: str) -> tuple[ServerChange, ...]:
+    """The changes that turn the template's own text of the request into the server's ``text``; none when they are equal."""
 
     def rendered(make: Change | None = None, **keywords: Any) -> str | None:
         try:
@@ -56,18 +60,17 @@ def recognise(own: TemplateRenderer, request: Request, text: str) -> ServerChang
             return None
 
     ours = rendered()
-    if ours == text:
-        return None
-    for change, make in _CHANGES.items():
-        if rendered(make) == text:
-            return change
-    if rendered(enable_thinking=False) == text:
-        return ServerChange.NO_THINKING
-    if ours is None:
-        return ServerChange.REFUSED
-    if text.startswith(ours):
-        return ServerChange.REPLY_OPENED
-    return ServerChange.NO_ESCAPES if html.unescape(ours) == text else ServerChange.UNKNOWN
+    tried: dict[tuple[ServerChange, ...], str | None] = {(): ours}
+    tried |= {(change,): rendered(make) for change, make in _CHANGES.items() if ours != text}
+    tried[(ServerChange.NO_THINKING,)] = rendered(enable_thinking=False)
+    tried[(ServerChange.NO_ESCAPES,)] = None if ours is None else html.unescape(ours)
+    for named, made in tried.items():
+        if made == text:
+            return named
+    for named, made in tried.items():
+        if made is not None and text.startswith(made) and len(text) - len(made) <= _LONGEST_OPENING:
+            return (*named, ServerChange.REPLY_OPENED)
+    return (ServerChange.REFUSED if ours is None else ServerChange.UNKNOWN,)
 
 
 def _system_merged(messages: Messages, request: Request) -> Messages:
@@ -141,6 +144,30 @@ def _results_in_calls(messages: Messages, request: Request) -> Messages:
     return made
 
 
+class _Nothing:
+    """A value of no type that a template writes as nothing."""
+
+    def __str__(self) -> str:
+        return ""
+
+    def __bool__(self) -> bool:
+        return False
+
+
+def _nulls_empty(messages: Messages, request: Request) -> Messages:
+    def emptied(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: emptied(item) for key, item in value.items()}
+        if isinstance(value, list):
+            return [emptied(item) for item in value]
+        return _Nothing() if value is None else value
+
+    return [
+        {**message, "tool_calls": emptied(message["tool_calls"])} if message.get("tool_calls") else message
+        for message in messages
+    ]
+
+
 def _parsed(text: Any) -> Any:
     try:
         return json.loads(text)
@@ -160,6 +187,7 @@ _CHANGES: Mapping[ServerChange, Change] = {
     ServerChange.EMPTY_CONTENT: _empty_content,
     ServerChange.REASONING_AS_PART: _reasoning_as_part,
     ServerChange.RESULTS_IN_CALLS: _results_in_calls,
+    ServerChange.NULLS_EMPTY: _nulls_empty,
     ServerChange.WHITE_SPACE: _trimmed,
 }
 
@@ -169,13 +197,13 @@ class _State:
     renderer: ServerTemplateRenderer
     own: Prompt | None
     encoded: Encoded
-    change: ServerChange | None
+    changes: tuple[ServerChange, ...]
 
 
 class ServerTemplateRenderer:
     """A template as a llama-server applies it: its own text where the two differ.
 
-    Each prompt costs the call that ``apply`` makes. ``change_of`` tells what the server changed.
+    Each prompt costs the call that ``apply`` makes. ``changes_of`` tells what the server changed.
     """
 
     def __init__(self, own: TemplateRenderer, apply: ApplyTemplate) -> None:
@@ -188,9 +216,9 @@ class ServerTemplateRenderer:
         """Tokens of a plain text."""
         return self.tokenizer.count(text)
 
-    def change_of(self, prompt: Prompt) -> ServerChange | None:
-        """What the server changed in this prompt; ``None`` when its text is the template's own."""
-        return prompt.state.change if isinstance(prompt.state, _State) else None
+    def changes_of(self, prompt: Prompt) -> tuple[ServerChange, ...]:
+        """What the server changed in this prompt; nothing when its text is the template's own."""
+        return prompt.state.changes if isinstance(prompt.state, _State) else ()
 
     def render(self, request: Request, previous: Prompt | None = None) -> Prompt:
         """Render with the generation prompt at the end. Raises what ``apply`` raises when the server refuses the request."""
@@ -204,7 +232,7 @@ class ServerTemplateRenderer:
             own = None
         if own is not None and own.text == text:
             assert own.starts is not None
-            return replace(own, state=_State(self, own, Encoded(text, own.token_ids, own.starts), None))
+            return replace(own, state=_State(self, own, Encoded(text, own.token_ids, own.starts), ()))
         encoded, _ = encode_further(self.tokenizer, text, before.encoded if before else None)
         runs = list(attributed(request, text, own))
         return Prompt(
