@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -27,7 +28,8 @@ from transformers import (
 
 from agentctx_engine.attention import kv_cache
 from agentctx_engine.attention.batch import Batch, Chunk
-from agentctx_engine.models import Model
+from agentctx_engine.models import Model, ModelConfig
+from agentctx_engine.models.weights import Weights
 
 VOCABULARY = 512
 WINDOW = 100
@@ -140,6 +142,17 @@ def save(model: PreTrainedModel, path: Path, **options: Any) -> Path:
     """Written by transformers itself. ``options``: of ``save_pretrained`` (``max_shard_size``)."""
     model.save_pretrained(path, **options)
     return path
+
+
+class Bent:
+    """A checkpoint's weights under another config."""
+
+    def __init__(self, weights: Weights, **changes: Any) -> None:
+        self._weights = weights
+        self.config: ModelConfig = replace(weights.config, **changes)
+
+    def tensor(self, name: str) -> Tensor:
+        return self._weights.tensor(name)
 
 
 def prompts(count: int, length: int, vocabulary: int = VOCABULARY) -> list[list[int]]:

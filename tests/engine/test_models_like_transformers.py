@@ -1,6 +1,6 @@
 """Same numbers as transformers: every family in Hugging Face format, written by transformers, read and run by ours, in float32.
 
-The bound is the one of real models (``tests/real/test_models_like_transformers_real.py``). Here every rule of every family is bent once, to
+The bound is the one of real models (``tests/real/test_models_transformers.py``). Here every rule of every family is bent once, to
 see that the comparison notices.
 """
 
@@ -19,12 +19,19 @@ pytest.importorskip("transformers")
 
 from transformers import AutoModelForCausalLM, Gemma3Config, Gemma3ForConditionalGeneration, PreTrainedModel
 
-from agentctx_engine.models import Model, ModelConfig, hf_directory, load_model, open_weights
+from agentctx_engine.models import Model, hf_directory, load_model, open_weights
 from agentctx_engine.models.weights import Weights
 from agentctx_engine.runtime import Engine, SamplingParams
 
 from . import reference_models
-from .reference_models import CHECKPOINTS, WINDOW, log_probabilities, prompts, reference_log_probabilities
+from .reference_models import (
+    CHECKPOINTS,
+    WINDOW,
+    Bent,
+    log_probabilities,
+    prompts,
+    reference_log_probabilities,
+)
 
 BOUND = 1e-3
 LONG = prompts(1, 512)[0]
@@ -106,17 +113,6 @@ def test_the_language_model_of_one_that_sees(tmp_path: Path) -> None:
     model = load_model(reference_models.save(seeing, tmp_path))
     expected = reference_log_probabilities(text, LONG)
     assert float((log_probabilities(model, LONG) - expected).abs().max()) <= BOUND
-
-
-class Bent:
-    """A checkpoint's weights under another config."""
-
-    def __init__(self, weights: Weights, **changes: Any) -> None:
-        self._weights = weights
-        self.config: ModelConfig = replace(weights.config, **changes)
-
-    def tensor(self, name: str) -> Tensor:
-        return self._weights.tensor(name)
 
 
 def ropes(weights: Weights, **changes: Any) -> dict[str, Any]:
