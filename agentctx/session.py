@@ -6,7 +6,8 @@ without I/O (:class:`TurnCheck`); :class:`Session` and :class:`AsyncSession` car
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, Generator
+from contextlib import aclosing, closing
 from dataclasses import dataclass, replace
 
 from agentctx.backends.backend import AsyncBackend, Backend, Completion, Delta, Options
@@ -237,12 +238,13 @@ class Session(_Checked):
         prepared = self._guarded(self._turns.prepare(options))
         return self._taken(prepared, self.backend.complete(prepared.prompt, options))
 
-    def stream(self, options: Options | None = None) -> Iterator[Delta | Answer]:
+    def stream(self, options: Options | None = None) -> Generator[Delta | Answer, None, None]:
         """Run the next turn piece by piece; the last item is the Answer. Closing the iterator ends the turn."""
         options = options or Options()
         prepared = self._guarded(self._turns.prepare(options))
-        for delta in self.backend.stream(prepared.prompt, options):
-            yield delta if delta.completion is None else self._taken(prepared, delta.completion)
+        with closing(self.backend.stream(prepared.prompt, options)) as deltas:
+            for delta in deltas:
+                yield delta if delta.completion is None else self._taken(prepared, delta.completion)
 
 
 class AsyncSession(_Checked):
@@ -258,9 +260,10 @@ class AsyncSession(_Checked):
         prepared = self._guarded(await self._turns.aprepare(options))
         return self._taken(prepared, await self.backend.complete(prepared.prompt, options))
 
-    async def stream(self, options: Options | None = None) -> AsyncIterator[Delta | Answer]:
+    async def stream(self, options: Options | None = None) -> AsyncGenerator[Delta | Answer, None]:
         """Run the next turn piece by piece; the last item is the Answer."""
         options = options or Options()
         prepared = self._guarded(await self._turns.aprepare(options))
-        async for delta in self.backend.stream(prepared.prompt, options):
-            yield delta if delta.completion is None else self._taken(prepared, delta.completion)
+        async with aclosing(self.backend.stream(prepared.prompt, options)) as deltas:
+            async for delta in deltas:
+                yield delta if delta.completion is None else self._taken(prepared, delta.completion)

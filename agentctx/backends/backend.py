@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, Generator
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -72,8 +72,8 @@ class Backend(Protocol):
         """Run a turn and wait for all of it. Raises a :class:`BackendError`."""
         ...
 
-    def stream(self, prompt: Prompt, options: Options) -> Iterator[Delta]:
-        """Run a turn piece by piece; the last delta carries the completion."""
+    def stream(self, prompt: Prompt, options: Options) -> Generator[Delta, None, None]:
+        """Run a turn piece by piece; the last delta carries the completion. Closing the generator ends the turn."""
         ...
 
 
@@ -88,7 +88,7 @@ class AsyncBackend(Protocol):
 
     async def complete(self, prompt: Prompt, options: Options) -> Completion: ...
 
-    def stream(self, prompt: Prompt, options: Options) -> AsyncIterator[Delta]: ...
+    def stream(self, prompt: Prompt, options: Options) -> AsyncGenerator[Delta, None]: ...
 
 
 class BackendError(AgentctxError):

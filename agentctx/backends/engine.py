@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Generator, Iterator
 from contextlib import aclosing, contextmanager
 from typing import TYPE_CHECKING
 
@@ -125,7 +125,7 @@ class EngineBackend(_EngineTurns):
         finally:
             handle.cancel()
 
-    def stream(self, prompt: Prompt, options: Options) -> Iterator[Delta]:
+    def stream(self, prompt: Prompt, options: Options) -> Generator[Delta, None, None]:
         handle = self._submit(prompt, options)
         pieces = self._pieces()
         try:
@@ -153,7 +153,7 @@ class AsyncEngineBackend(_EngineTurns):
         finally:
             handle.cancel()
 
-    async def stream(self, prompt: Prompt, options: Options) -> AsyncIterator[Delta]:
+    async def stream(self, prompt: Prompt, options: Options) -> AsyncGenerator[Delta, None]:
         handle = self._submit(prompt, options)
         pieces = self._pieces()
         try:

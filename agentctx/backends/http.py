@@ -1,16 +1,18 @@
 """HTTP transports, sync and async: retries, timeouts, streaming; the adapters decide what is said.
 
-Retried: connections that could not be made, and the statuses 429 and 503, after ``Retry-After`` or with a growing
-pause. Nothing is retried once a reply has begun, so a turn never runs twice unseen.
+Retried: connections that could not be made, and the statuses 429, 503 and 529 (Anthropic's "overloaded"), after
+``Retry-After`` or with a growing pause; a server that asks for more than a minute is left alone. Nothing is retried once a
+reply has begun, so a turn never runs twice unseen. Errors name the address without its user and query, and no header.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import re
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import asynccontextmanager, closing, contextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterator, Mapping
+from contextlib import aclosing, asynccontextmanager, closing, contextmanager
 from dataclasses import replace
 from email.utils import parsedate_to_datetime
 from typing import Any
@@ -29,9 +31,10 @@ from agentctx.backends.backend import (
     StreamBroken,
     TimedOut,
 )
+from agentctx.errors import UsageError
 from agentctx.rendering.prompt import Prompt
 
-_RETRIED = (429, 503)
+_RETRIED = (429, 503, 529)
 _LONGEST_PAUSE_S = 60.0
 _EXCERPT = 300
 
@@ -55,9 +58,28 @@ def _pause(attempt: int, retry_after: float | None) -> float:
     return min(_LONGEST_PAUSE_S, 0.5 * 2**attempt if retry_after is None else retry_after)
 
 
-def _refusal(response: httpx.Response, url: str) -> Refused:
-    """The error for a status that is not 2xx; the body must have been read."""
-    text = response.text.strip().replace("\n", " ")[:_EXCERPT]
+def _shown(url: str) -> str:
+    """An address as an error may name it: who asks, and what stands in the query, may be secret."""
+    parsed = httpx.URL(url)
+    return str(parsed.copy_with(username=None, password=None, query=None, fragment=None))
+
+
+_SENSITIVE = re.compile("auth|key|token|secret|cookie", re.IGNORECASE)
+
+
+def _secrets(*headers: Mapping[str, str]) -> tuple[str, ...]:
+    """Texts that must not come back in an error: values of headers that authorize, and what stands behind ``Bearer`` in them."""
+    values = {value for each in headers for name, value in each.items() if _SENSITIVE.search(name)}
+    values |= {value.partition(" ")[2] for value in values}
+    return tuple(sorted(filter(None, values), key=len, reverse=True))
+
+
+def _refusal(response: httpx.Response, url: str, secrets: tuple[str, ...]) -> Refused:
+    """The error for a status that is not 2xx; the body must have been read. A server may repeat the key that it refuses."""
+    text = response.text.strip().replace("\n", " ")
+    for secret in secrets:
+        text = text.replace(secret, "***")
+    text = text[:_EXCERPT]
     return Refused(
         f"{url} answered {response.status_code} {response.reason_phrase}: {text or 'no body'}",
         status=response.status_code,
@@ -102,9 +124,16 @@ class _Shared:
         connect_timeout: float = 10.0,
         retries: int = 2,
     ) -> None:
+        try:
+            address = httpx.URL(base_url)
+        except httpx.InvalidURL:
+            address = httpx.URL("")
+        if address.scheme not in ("http", "https") or not address.host:
+            raise UsageError("the base URL must be an address that begins with http:// or https://")
         self.adapter = adapter
         self.base_url = base_url.rstrip("/")
         self._headers = dict(headers or {})
+        self._secrets: tuple[str, ...] = ()
         self._timeout = httpx.Timeout(timeout, connect=connect_timeout)
         self._retries = retries
 
@@ -117,14 +146,20 @@ class _Shared:
         return self.adapter.takes_tokens
 
     def __repr__(self) -> str:  # headers may hold keys: they never reach a log
-        return f"{type(self).__name__}({self.adapter.name}, {self.base_url})"
+        return f"{type(self).__name__}({self.adapter.name}, {_shown(self.base_url)})"
 
     def _url(self, call: Call) -> str:
         return self.base_url + call.path
 
-    def _failed(self, error: httpx.TransportError, url: str, partial: str | None) -> Exception:
+    def _failed(self, error: httpx.RequestError, url: str, partial: str | None) -> Exception:
         """The documented error for a transport error; ``partial`` is the reply so far once it had begun."""
         detail = str(error) or type(error).__name__
+        if isinstance(error, SSEError):
+            return BadResponse(f"{url} did not answer with a stream of events: {detail}")
+        if isinstance(error, httpx.DecodingError):
+            return BadResponse(f"{url} sent a body that its content encoding does not fit: {detail}")
+        if isinstance(error, httpx.UnsupportedProtocol | httpx.TooManyRedirects):
+            return BadResponse(f"{url} is no address of an API: {detail}")
         if isinstance(error, httpx.ConnectTimeout | httpx.ConnectError | httpx.PoolTimeout):
             return ConnectionFailed(f"can't connect to {url}: {detail}; is the server running?")
         if isinstance(error, httpx.TimeoutException):
@@ -137,7 +172,7 @@ class _Shared:
             )
         return ConnectionFailed(f"{url} closed the connection before it answered: {detail}")
 
-    def _pause_after_error(self, error: httpx.TransportError, url: str, attempt: int) -> float:
+    def _pause_after_error(self, error: httpx.RequestError, url: str, attempt: int) -> float:
         """Seconds to wait before a request that never got an answer is made again, or the error that ends it."""
         failure = self._failed(error, url, None)
         if not isinstance(failure, ConnectionFailed) or attempt >= self._retries:
@@ -146,8 +181,9 @@ class _Shared:
 
     def _pause_after_refusal(self, response: httpx.Response, url: str, attempt: int) -> float:
         """The same for an answer with an error status; its body must have been read."""
-        refusal = _refusal(response, url)
-        if refusal.status not in _RETRIED or attempt >= self._retries:
+        refusal = _refusal(response, url, self._secrets)
+        too_long = refusal.retry_after is not None and refusal.retry_after > _LONGEST_PAUSE_S
+        if refusal.status not in _RETRIED or attempt >= self._retries or too_long:
             raise refusal
         return _pause(attempt, refusal.retry_after)
 
@@ -193,6 +229,7 @@ class HttpBackend(_Shared):
         super().__init__(adapter, base_url, **limits)
         self._client = client or httpx.Client()
         self._owned = client is None
+        self._secrets = _secrets(self._headers, self._client.headers)
 
     def __enter__(self) -> HttpBackend:
         return self
@@ -215,14 +252,15 @@ class HttpBackend(_Shared):
             )
             try:
                 response = self._client.send(request, stream=True)
-            except httpx.TransportError as error:
-                pause = self._pause_after_error(error, url, attempt)
+                if not response.is_success:
+                    with closing(response):
+                        response.read()
+            except httpx.RequestError as error:
+                pause = self._pause_after_error(error, _shown(url), attempt)
             else:
                 if response.is_success:
                     break
-                with closing(response):
-                    response.read()
-                pause = self._pause_after_refusal(response, url, attempt)
+                pause = self._pause_after_refusal(response, _shown(url), attempt)
             time.sleep(pause)
             attempt += 1
         with closing(response):
@@ -230,18 +268,19 @@ class HttpBackend(_Shared):
 
     def complete(self, prompt: Prompt, options: Options) -> Completion:
         call = self.adapter.call(prompt, options, stream=False)
+        url = _shown(self._url(call))
         started = time.perf_counter()
         with self._open(call) as response:
             try:
                 response.read()
-            except httpx.TransportError as error:
-                raise self._failed(error, self._url(call), "") from error
-            completion = self.adapter.completion(_json_body(response, self._url(call)))
+            except httpx.RequestError as error:
+                raise self._failed(error, url, "") from error
+            completion = self.adapter.completion(_json_body(response, url))
         return replace(completion, seconds=time.perf_counter() - started)
 
-    def stream(self, prompt: Prompt, options: Options) -> Iterator[Delta]:
+    def stream(self, prompt: Prompt, options: Options) -> Generator[Delta, None, None]:
         call = self.adapter.call(prompt, options, stream=True)
-        url = self._url(call)
+        url = _shown(self._url(call))
         reply = _Reply(self.adapter.parser(), url)
         with self._open(call) as response:
             try:
@@ -249,10 +288,8 @@ class HttpBackend(_Shared):
                     text = reply.take(event)
                     if text:
                         yield Delta(text)
-            except httpx.TransportError as error:
+            except httpx.RequestError as error:
                 raise self._failed(error, url, reply.text) from error
-            except SSEError as error:
-                raise BadResponse(f"{url}: {error}") from error
         yield Delta(completion=reply.finish())
 
 
@@ -265,6 +302,7 @@ class AsyncHttpBackend(_Shared):
         super().__init__(adapter, base_url, **limits)
         self._client = client or httpx.AsyncClient()
         self._owned = client is None
+        self._secrets = _secrets(self._headers, self._client.headers)
 
     async def __aenter__(self) -> AsyncHttpBackend:
         return self
@@ -286,44 +324,43 @@ class AsyncHttpBackend(_Shared):
             )
             try:
                 response = await self._client.send(request, stream=True)
-            except httpx.TransportError as error:
-                pause = self._pause_after_error(error, url, attempt)
+                if not response.is_success:
+                    async with aclosing(response):
+                        await response.aread()
+            except httpx.RequestError as error:
+                pause = self._pause_after_error(error, _shown(url), attempt)
             else:
                 if response.is_success:
                     break
-                await response.aread()
-                await response.aclose()
-                pause = self._pause_after_refusal(response, url, attempt)
+                pause = self._pause_after_refusal(response, _shown(url), attempt)
             await asyncio.sleep(pause)
             attempt += 1
-        try:
+        async with aclosing(response):
             yield response
-        finally:
-            await response.aclose()
 
     async def complete(self, prompt: Prompt, options: Options) -> Completion:
         call = self.adapter.call(prompt, options, stream=False)
+        url = _shown(self._url(call))
         started = time.perf_counter()
         async with self._open(call) as response:
             try:
                 await response.aread()
-            except httpx.TransportError as error:
-                raise self._failed(error, self._url(call), "") from error
-            completion = self.adapter.completion(_json_body(response, self._url(call)))
+            except httpx.RequestError as error:
+                raise self._failed(error, url, "") from error
+            completion = self.adapter.completion(_json_body(response, url))
         return replace(completion, seconds=time.perf_counter() - started)
 
-    async def stream(self, prompt: Prompt, options: Options) -> AsyncIterator[Delta]:
+    async def stream(self, prompt: Prompt, options: Options) -> AsyncGenerator[Delta, None]:
         call = self.adapter.call(prompt, options, stream=True)
-        url = self._url(call)
+        url = _shown(self._url(call))
         reply = _Reply(self.adapter.parser(), url)
         async with self._open(call) as response:
             try:
-                async for event in EventSource(response).aiter_sse():
-                    text = reply.take(event)
-                    if text:
-                        yield Delta(text)
-            except httpx.TransportError as error:
+                async with aclosing(EventSource(response).aiter_sse()) as events:
+                    async for event in events:
+                        text = reply.take(event)
+                        if text:
+                            yield Delta(text)
+            except httpx.RequestError as error:
                 raise self._failed(error, url, reply.text) from error
-            except SSEError as error:
-                raise BadResponse(f"{url}: {error}") from error
         yield Delta(completion=reply.finish())
