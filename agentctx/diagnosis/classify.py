@@ -95,8 +95,10 @@ def edit_cause(change: Change, old: Item, new: Item, setting: Setting) -> str:
         return _arguments_cause(change.old, change.new)
     if change.kind == "role":
         moved = _SYSTEM_ROLES & {role_of(old), role_of(new)} and text_of(old) == text_of(new)
-        return "system_moved" if moved and _SYSTEM_ROLES - {role_of(old), role_of(new)} else "message_edited"
+        return "system_moved" if moved else "message_edited"
     if change.kind == "text" and isinstance(change.old, str) and isinstance(change.new, str):
+        if "".join(texts_of(old)) == "".join(texts_of(new)):
+            return "content_shape"  # the same text, cut into other parts
         return text_cause(change.old, change.new, change.offset or 0, setting)
     return "message_edited"
 
@@ -180,6 +182,9 @@ def move_cause(
     if move.kind == "removed":
         return _removal_cause(move, before, after, gone, lead)
     text = "\n".join(map(text_of, come[:4]))
+    prompts = [text_of(item).strip() for item in gone if role_of(item) in _SYSTEM_ROLES]
+    if prompts and all(prompt and prompt in text for prompt in prompts):
+        return "system_moved"
     if looks_like_stub(text) and "message" in text.lower() and not looks_like_summary(text):
         return "history_trimmed"
     if looks_like_summary(text) or (len(gone) > len(come) and len(gone) >= 2):

@@ -27,6 +27,7 @@ _RECENT = 16  # states tried for a plain extension before any key is computed
 _MAX_STATES = 2_000
 _MAX_KEYS = 200_000
 _MAX_CHARS = 12_000_000  # of kept bodies; as Python objects they take two to five bytes a character
+_MAX_RENDERED = 5_000_000  # characters of requests whose prompts are kept, at five to seven bytes a character
 _PROBES = 5
 
 
@@ -36,7 +37,8 @@ class State:
 
     ``keys`` and ``sizes`` (characters) belong to the view's items; ``head`` is the size of tools and system prompt.
     ``reads`` is the largest cached count that the server ever reported here. ``known`` pairs the number of items of
-    earlier requests, all of them still a prefix of this one, with their prompt tokens.
+    earlier requests, all of them still a prefix of this one, with their prompt tokens. ``tokens`` is the prompt under a
+    target; the oldest are given up, and made again when they are needed.
     """
 
     id: int
@@ -96,6 +98,7 @@ class Conversations:
         self._kept_keys = 0
         self._kept_chars = 0
         self._bodies: OrderedDict[int, None] = OrderedDict()
+        self._rendered: OrderedDict[int, int] = OrderedDict()
         self._next_state = 0
         self._next_conversation = 0
 
@@ -247,22 +250,26 @@ class Conversations:
                     return Match("changed", state, 0, keys)
                 if len(old) > 2 and alike(old[1], talk[1]):
                     return Match("changed", state, 0, keys)
-            if len(old) >= 3 and self._summarised(old, talk, state.reference.view, view):
+            if len(old) >= 3 and self._summarised(old, state.reference.view, view):
                 return Match("changed", state, 0, keys)
         return None
 
     @staticmethod
-    def _summarised(old: Sequence[Item], talk: Sequence[Item], before: View, after: View) -> bool:
-        if len(talk) > len(old) or before.model != after.model or before.lead != after.lead:
+    def _summarised(old: Sequence[Item], before: View, after: View) -> bool:
+        now = after.items[before.lead :]  # a summary may stand in a system message, too
+        if len(now) > len(old) or before.model != after.model or before.lead > after.lead:
             return False
-        for item in talk[:3]:
+        for item in now[:3]:
             text = text_of(item)
             if role_of(item) == "assistant" or len(text) < 80:
                 continue
             told = "\n".join(map(text_of, old))
             if len(text) >= 0.8 * len(told) or quotes(text, told):
                 continue
-            if retells(text, told) and (looks_like_summary(text) or len(text) >= 400):
+            if looks_like_summary(text):
+                if retells(text, told, 0.5):
+                    return True
+            elif len(text) >= 400 and retells(text, told):
                 return True
         return False
 
@@ -312,6 +319,8 @@ class Conversations:
         if state.reference is not None:
             self._bodies[state.id] = None
             self._kept_chars += state.chars
+        if state.tokens is not None:
+            self._rendered[state.id] = state.chars
         if response_id:
             self._by_response[response_id] = state.id
             if len(self._by_response) > self._limits[0]:
@@ -332,6 +341,7 @@ class Conversations:
                 del self._by_key[key]
 
     def _drop_body(self, state: State) -> None:
+        self._rendered.pop(state.id, None)
         if state.id in self._bodies:
             del self._bodies[state.id]
             self._kept_chars -= state.chars
@@ -340,6 +350,8 @@ class Conversations:
 
     def _shrink(self, newest: State) -> None:
         max_states, max_keys, max_chars = self._limits
+        while sum(self._rendered.values()) > _MAX_RENDERED and len(self._rendered) > 1:
+            self._states[self._rendered.popitem(last=False)[0]].tokens = None
         while self._kept_chars > max_chars and len(self._bodies) > 1:
             oldest = next(iter(self._bodies))
             self._drop_body(self._states[oldest])

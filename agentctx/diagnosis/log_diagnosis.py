@@ -16,7 +16,7 @@ from agentctx.diagnosis.targets import AS_SENT, Target
 from agentctx.diagnosis.tokens import Account, Rendered, Served, account, render_turn, reply_of, serve
 from agentctx.diagnosis.turn_tokens import TurnTokens, turn_tokens
 from agentctx.diagnosis.turns import Turn, follow, head_size, keys_and_sizes, leading_of, whole_view
-from agentctx.diagnosis.views import reply_items, reply_text, view_of
+from agentctx.diagnosis.views import Item, View, reply_items, reply_text, view_of
 from agentctx.errors import InputError, RenderError
 from agentctx.usage import usage_from_response
 
@@ -107,21 +107,29 @@ class LogDiagnosis:
         return Turn(call, self._index, view, match, markers_of(view), usage, server, conversation, leading)
 
     def _render(self, turn: Turn) -> Rendered | None:
-        before = turn.before.tokens if turn.before is not None else None
         shared = turn.leading[0] if turn.leading is not None else 0
         try:
-            rendered = render_turn(
-                self.target,
-                turn.view,
-                before if isinstance(before, Rendered) else None,
-                shared,
-            )
-            if rendered is not None and self.target.renderer is not None:
-                rendered.reply = reply_of(self.target.renderer, rendered, turn.view, reply_items(turn.call))
-            return rendered
+            return self._with_reply(turn.view, self._before(turn), shared, reply_items(turn.call))
         except (RenderError, InputError) as error:
             self._note(f"{turn.name}: not counted, the renderer {self.target.name} refused it: {error}")
             return None
+
+    def _with_reply(
+        self, view: View, before: Rendered | None, shared: int, choices: tuple[tuple[Item, ...], ...]
+    ) -> Rendered | None:
+        rendered = render_turn(self.target, view, before, shared)
+        if rendered is not None and self.target.renderer is not None:
+            rendered.reply = reply_of(self.target.renderer, rendered, view, choices)
+        return rendered
+
+    def _before(self, turn: Turn) -> Rendered | None:
+        """The prompt of the request before; made again where it was given up to save memory."""
+        state = turn.before
+        if state is None or self.target.renderer is None:
+            return None
+        if state.tokens is None and state.reference is not None:
+            state.tokens = self._with_reply(state.reference.view, None, 0, state.reference.choices)
+        return state.tokens if isinstance(state.tokens, Rendered) else None
 
     def _serve(self, turn: Turn, rendered: Rendered | None) -> Served | None:
         if self._cache is None or rendered is None:

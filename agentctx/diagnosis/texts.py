@@ -123,7 +123,15 @@ _AMOUNT = re.compile(
     rf"(?<!\w)\d[\d.,]*\s?{_UNIT}(?!\w)|(?:step|turn|round|iteration|attempt)\s*#?\d+", re.IGNORECASE
 )
 _UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}", re.IGNORECASE)
-_TOKEN = re.compile(r"[A-Za-z0-9]+")
+_TOKEN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_+/-]*(?:={1,2}(?!\w))?")
+_TOKEN_START = re.compile(r"[0-9]+\Z")
+_SYMBOLS = re.compile(r"[^A-Za-z0-9]")
+_PIECES = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+")
+# What stands in front of a value that is drawn to tell things apart.
+_IDENTIFIES = re.compile(
+    r"(?:(?:\b|_)(?:id|uuid|guid|nonce|seed|salt|tag|token|key|trace|span)|[a-z]I[dD])[\"']?\s*[:=]?\s*[\"']?\Z",
+    re.IGNORECASE,
+)
 _REACH = 48
 
 
@@ -138,15 +146,23 @@ def _covering(pattern: re.Pattern[str], text: str, at: int) -> str | None:
     return None
 
 
-def _looks_random(token: str) -> bool:
-    digits = sum(character.isdigit() for character in token)
+def _looks_random(token: str, scrap: float = 2.7) -> bool:
+    """Whether a value looks drawn: hexadecimal, or letters and digits in no order that a name has.
+
+    ``scrap``: characters that its pieces may have on average.
+    """
     if len(token) >= 5 and re.fullmatch(r"[0-9a-fA-F]+", token):
-        return 0 < digits < len(token)
-    if len(token) < 8 or digits < 2 or len(token) - digits < 2:
+        return 0 < sum(map(str.isdigit, token)) < len(token)
+    bare = _SYMBOLS.sub("", token)
+    digits = sum(map(str.isdigit, bare))
+    if len(bare) < 8 or digits in (0, len(bare)):
         return False
-    # Digits strewn among letters, not a word with a number behind it (``page17``).
-    changes = sum(a.isdigit() != b.isdigit() for a, b in itertools.pairwise(token))
-    return changes >= 3
+    # A name is made of words (``parseLedger2``), a drawn value of scraps.
+    scraps = len(_PIECES.findall(bare))
+    if any(map(str.islower, bare)) and any(map(str.isupper, bare)):
+        return len(bare) <= scrap * scraps
+    changes = sum(a.isdigit() != b.isdigit() for a, b in itertools.pairwise(bare))
+    return digits >= 2 and changes >= 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +185,7 @@ def fragment_at(old: str, new: str, at: int) -> Fragment:
     if was is not None and now is not None and was != now:
         return Fragment("random", was, now)
     was, now = _token_at(old, at), _token_at(new, at)
-    if was != now and _both_random(was, now):
+    if was != now and (_both_random(was, now) or _both_identify(old, new, at, was, now)):
         return Fragment("random", was, now)
     amount, other = _covering(_AMOUNT, old, at), _covering(_AMOUNT, new, at)
     if amount is not None and other is not None and amount != other:
@@ -180,13 +196,26 @@ def fragment_at(old: str, new: str, at: int) -> Fragment:
 
 
 def _both_random(was: str, now: str) -> bool:
-    if not was or not now or abs(len(was) - len(now)) > 2:
+    if not was or not now or abs(len(was) - len(now)) > max(2, len(was) // 4):
         return False
     # A hexadecimal value of digits only is random when its partner shows that it is hexadecimal.
     hexadecimal = re.fullmatch(r"[0-9a-fA-F]{6,}", was) and re.fullmatch(r"[0-9a-fA-F]{6,}", now)
-    return (_looks_random(was) and _looks_random(now)) or (
-        bool(hexadecimal) and (_looks_random(was) or _looks_random(now))
+    # Of two drawn values one may happen to look like words.
+    drawn = (_looks_random(was) and _looks_random(now, 3.6)) or (
+        _looks_random(was, 3.6) and _looks_random(now)
     )
+    return drawn or (bool(hexadecimal) and (_looks_random(was) or _looks_random(now)))
+
+
+def _both_identify(old: str, new: str, at: int, was: str, now: str) -> bool:
+    """Whether both are long numbers that identify something, drawn anew and not counted up."""
+    if not (was.isdigit() and now.isdigit() and min(len(was), len(now)) >= 6):
+        return False
+    if 0 <= int(now) - int(was) < 1_000:
+        return False
+    start = _TOKEN_START.search(old, max(0, at - _REACH), at)
+    label = old[max(0, at - _REACH) : start.start() if start is not None else at]
+    return bool(_IDENTIFIES.search(label))
 
 
 def _token_at(text: str, at: int) -> str:
@@ -236,13 +265,13 @@ def looks_like_stub(text: str) -> bool:
 _WORD = re.compile(r"[^\W_]{4,}")
 
 
-def retells(summary: str, sources: str) -> bool:
-    """Whether most of the longer words of ``summary`` stand in ``sources``: it tells again what was said."""
+def retells(summary: str, sources: str, share: float = 0.65) -> bool:
+    """Whether most (``share``) of the longer words of ``summary`` stand in ``sources``: it tells again what was said."""
     words = {word.lower() for word in _WORD.findall(summary[:8000])}
     if len(words) < 12:
         return False
     known = {word.lower() for word in _WORD.findall(sources)}
-    return len(words & known) >= 0.65 * len(words)
+    return len(words & known) >= share * len(words)
 
 
 def quotes(text: str, source: str) -> bool:

@@ -15,7 +15,9 @@ TEXTS = (
 
 
 def said(number: int) -> Body:
-    text = f"Answer {number}: crane {number} was serviced in week {20 + number} and signed off by the day shift."
+    text = (
+        f"Answer {number}: crane {number} was serviced in week {20 + number} and signed off by the day shift."
+    )
     return {
         "type": "message",
         "id": f"msg_{number}",

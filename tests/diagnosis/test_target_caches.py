@@ -102,3 +102,12 @@ def test_a_pause_longer_than_any_entry_lives_is_suspected() -> None:
     assert not diagnosis.findings
     (suspicion,) = diagnosis.suspicions
     assert (suspicion.cause, suspicion.turn, suspicion.count) == ("ttl_expired", 3, 1)
+
+
+def test_prompts_that_were_given_up_are_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Memory holds the prompts of a few conversations; more of them in turn change no count."""
+    log = interleaved()
+    whole = [(c.tokens, c.reused, c.lost) for c in diagnose_log(log, parse_target("chatml")).conversations]
+    monkeypatch.setattr("agentctx.diagnosis.conversations._MAX_RENDERED", 1)
+    again = [(c.tokens, c.reused, c.lost) for c in diagnose_log(log, parse_target("chatml")).conversations]
+    assert again == whole
