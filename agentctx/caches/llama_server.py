@@ -5,9 +5,11 @@ from __future__ import annotations
 from agentctx.caches.model import PLAIN, Arrival, Prediction
 from agentctx.caches.prefix import prediction_of
 from agentctx.rendering.prompt import TokenIds
-from agentctx_engine.memory.radix_cache import RadixCache
+from agentctx_engine.memory.host_prompts import HostEntry
 from agentctx_engine.memory.slot_cache import SlotCache
 from agentctx_engine.memory.slot_settings import ONE_SLOT, ModelMemory, ServerSettings
+from agentctx_engine.memory.token_bytes import unpack
+from agentctx_engine.memory.unlimited_cache import UnlimitedCache
 
 
 class LlamaServerModel:
@@ -27,7 +29,7 @@ class LlamaServerModel:
         self.name = name
         self._cache = SlotCache(settings, memory)
         # What the same rules would reuse with every text still in a slot: all but the last token of a known prefix.
-        self._roomy = RadixCache()
+        self._roomy = UnlimitedCache()
 
     def predict(self, token_ids: TokenIds, arrival: Arrival = PLAIN) -> Prediction:
         match = self._cache.match(
@@ -53,6 +55,15 @@ class LlamaServerModel:
             user_starts=arrival.user_starts,
         )
         return prediction_of(lease.match, lease.answer.slot)
+
+    def save(self, slot: int) -> HostEntry:
+        """The server was told to save a slot: what its file holds."""
+        return self._cache.save(slot)
+
+    def restore(self, slot: int, saved: HostEntry) -> None:
+        """The server was told to restore a slot from a file, be it in another process. Raises ``MemoryError`` where there is no room."""
+        self._cache.restore(slot, saved)
+        self._roomy.release(self._roomy.commit(unpack(saved.prompt.text)))
 
     def erase(self, slot: int) -> int:
         """The server was told to erase a slot; returns the tokens that went."""
