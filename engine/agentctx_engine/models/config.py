@@ -31,6 +31,15 @@ class Rope:
     truncate: bool = True  # yarn: round the blend's bounds to whole dimensions
     divisors: tuple[float, ...] = ()  # per pair, as GGUF files store llama3's scaling; replaces ``scaling``
 
+    def __post_init__(self) -> None:
+        if not self.theta > 1:
+            raise ValueError(f"a rope base of {self.theta} turns nothing: it must be above 1")
+        if self.scaling == "llama3" and not self.low_freq_factor < self.high_freq_factor:
+            raise ValueError(
+                f"llama3's low_freq_factor {self.low_freq_factor} must be below its "
+                f"high_freq_factor {self.high_freq_factor}"
+            )
+
 
 @dataclass(frozen=True, slots=True)
 class LayerGroup:
@@ -68,6 +77,8 @@ class ModelConfig:
     def __post_init__(self) -> None:
         if self.num_heads % self.num_kv_heads:
             raise ValueError(f"{self.num_heads} heads can't share {self.num_kv_heads} KV heads evenly")
+        if self.head_dim % 2:
+            raise ValueError(f"a head of {self.head_dim} numbers has no pairs to rotate")
         for name, per_layer in (("windows", self.windows), ("ropes", self.ropes)):
             if len(per_layer) != self.num_layers:
                 raise ValueError(f"{name} has {len(per_layer)} entries for {self.num_layers} layers")

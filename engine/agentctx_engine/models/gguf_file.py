@@ -11,6 +11,7 @@ from gguf.constants import GGMLQuantizationType
 from gguf.quants import dequantize
 from torch import Tensor
 
+from agentctx_engine.models.coded_weight import Codes, codes_of, scales_of
 from agentctx_engine.models.config import Family, ModelConfig, Rope
 from agentctx_engine.models.errors import CheckpointError
 from agentctx_engine.models.fields import Fields
@@ -62,8 +63,7 @@ class GgufFile:
         self._shapes = dict(expected_shapes(self.config))
 
     def tensor(self, name: str) -> Tensor:
-        layer, _, part = name.rpartition(".")
-        stored = f"{layer.replace('layers', 'blk')}.{_NAMES[part]}" if layer else _NAMES[part]
+        part, stored = _stored_name(name)
         info = self._header.tensors.get(stored)
         if info is None:
             raise CheckpointError(self.path, "is missing", tensor=stored)
@@ -73,10 +73,30 @@ class GgufFile:
                 f"has shape {list(info.shape)}, the header's settings say {list(self._shapes[name])}",
                 tensor=stored,
             )
-        value = _read(self._header, info)
+        return self._in_order(part, _read(self._header, info))
+
+    def codes(self, name: str, values: Tensor) -> Codes | None:
+        """See ``CodedWeights``."""
+        part, stored = _stored_name(name)
+        info = self._header.tensors[stored]
+        if info.type in _FLOATS:
+            return None
+        blocks = np.frombuffer(self._header.data, np.uint8, info.size, info.start)
+        parts = scales_of(blocks.reshape(info.shape[0], -1), info.type)
+        if parts is None:
+            return None
+        return codes_of(values, *(self._in_order(part, torch.from_numpy(p)) for p in parts))
+
+    def _in_order(self, part: str, value: Tensor) -> Tensor:
         # Llama files are stored with a rotation's pairs side by side already.
         rotate = part in _ROTATED and self.config.family != "llama"
         return interleave(value, self.config.head_dim) if rotate else value
+
+
+def _stored_name(name: str) -> tuple[str, str]:
+    """``layers.3.query`` → ``query``, ``blk.3.attn_q.weight``."""
+    layer, _, part = name.rpartition(".")
+    return part, f"{layer.replace('layers', 'blk')}.{_NAMES[part]}" if layer else _NAMES[part]
 
 
 def _read(header: GgufHeader, info: TensorInfo) -> Tensor:
@@ -138,7 +158,7 @@ def _config(header: GgufHeader) -> ModelConfig:
             num_kv_heads=fields.integer("attention.head_count_kv", heads),
             head_dim=head_dim,
             windows=windows,
-            ropes=_ropes(header, fields, gemma, windows),
+            ropes=_ropes(header, fields, head_dim, gemma, windows),
             max_context=fields.integer("context_length"),
             norm_eps=fields.number("attention.layer_norm_rms_epsilon"),
             tied_embeddings=_NAMES["output"] not in header.tensors,
@@ -150,10 +170,10 @@ def _config(header: GgufHeader) -> ModelConfig:
             attention_scale=(hidden / heads) ** -0.5 if gemma and layers == _GEMMA3_27B_LAYERS else 0.0,
             eos_token_ids=_end_tokens(general),
         )
+    except CheckpointError:
+        raise
     except ValueError as error:
-        if isinstance(error, CheckpointError):
-            raise
-        raise fields.error("attention.head_count", f"doesn't fit: {error}") from error
+        raise CheckpointError(header.path, f"has settings that don't fit: {error}") from error
 
 
 def _end_tokens(general: Fields) -> tuple[int, ...]:
@@ -170,20 +190,20 @@ def _windows(fields: Fields, gemma: bool, layers: int) -> tuple[int | None, ...]
 
 
 def _ropes(
-    header: GgufHeader, fields: Fields, gemma: bool, windows: tuple[int | None, ...]
+    header: GgufHeader, fields: Fields, head_dim: int, gemma: bool, windows: tuple[int | None, ...]
 ) -> tuple[Rope, ...]:
-    rope = _rope(header, fields)
+    rope = _rope(header, fields, head_dim)
     if not gemma:
         return (rope,) * len(windows)
     local = Rope(fields.number("rope.freq_base_swa", _GEMMA3_LOCAL_THETA))
     return tuple(rope if window is None else local for window in windows)
 
 
-def _rope(header: GgufHeader, fields: Fields) -> Rope:
+def _rope(header: GgufHeader, fields: Fields, head_dim: int) -> Rope:
     theta = fields.number("rope.freq_base", 10_000.0)
     divisors = header.tensors.get("rope_freqs.weight")
     if divisors is not None:  # Llama 3's scaling, worked out per pair when the file was made
-        return Rope(theta, divisors=tuple(_read(header, divisors).float().flatten().tolist()))
+        return Rope(theta, divisors=_divisors(header, divisors, head_dim // 2))
     kind = fields.text("rope.scaling.type", "none")
     if kind == "none" and not fields.has("rope.scaling.factor"):
         return Rope(theta)
@@ -201,3 +221,16 @@ def _rope(header: GgufHeader, fields: Fields) -> Rope:
         beta_slow=fields.number("rope.scaling.yarn_beta_slow", 1.0),
         attention_factor=fields.number("rope.scaling.attn_factor", 1.0) * (1 + 0.1 * math.log(factor)),
     )
+
+
+def _divisors(header: GgufHeader, info: TensorInfo, pairs: int) -> tuple[float, ...]:
+    if info.shape != (pairs,):
+        raise CheckpointError(
+            header.path,
+            f"has shape {list(info.shape)}, a head has {pairs} pairs to rotate",
+            tensor=info.name,
+        )
+    values: list[float] = _read(header, info).float().tolist()
+    if not all(0 < value < math.inf for value in values):
+        raise CheckpointError(header.path, "has a value that is not a positive number", tensor=info.name)
+    return tuple(values)

@@ -6,6 +6,7 @@ import math
 from typing import Literal
 
 from agentctx_engine.models.config import Family, ModelConfig, Rope
+from agentctx_engine.models.errors import CheckpointError
 from agentctx_engine.models.fields import Fields
 
 _FAMILIES: dict[str, Family] = {
@@ -71,8 +72,10 @@ def from_hf(fields: Fields) -> ModelConfig:
             attention_scale=scale,
             eos_token_ids=fields.integers("eos_token_id"),
         )
+    except CheckpointError:
+        raise
     except ValueError as error:
-        raise fields.error("num_attention_heads", f"doesn't fit: {error}") from error
+        raise CheckpointError(fields.path, f"has settings that don't fit: {error}") from error
 
 
 def _refuse_unsupported(fields: Fields, family: Family) -> None:
