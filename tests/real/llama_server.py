@@ -22,6 +22,7 @@ from typing import Any
 import httpx
 
 _START_SECONDS = 60.0
+_ANSWER_SECONDS = 300.0  # a prompt of hundreds of tokens on a busy core
 
 
 class LlamaServer:
@@ -64,7 +65,7 @@ class LlamaServer:
                 stderr=subprocess.STDOUT,
                 env={**os.environ, "OMP_NUM_THREADS": "1"},
             )
-        self._client = httpx.Client(base_url=self.url, timeout=60.0)
+        self._client = httpx.Client(base_url=self.url, timeout=_ANSWER_SECONDS)
         self._wait_until_healthy()
 
     def _wait_until_healthy(self) -> None:
