@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import TYPE_CHECKING, Literal, Protocol
 
 import numpy as np
@@ -39,6 +41,29 @@ class Span:
 
 
 @dataclass(frozen=True, slots=True)
+class Place:
+    """Where a token of a prompt came from. ``char`` counts from the start of the field's span to where the token begins, 0 in a prompt without
+    ``starts``; ``span`` is the place of the span in ``Prompt.spans``."""
+
+    token: int
+    span: int
+    zone: Zone
+    item: int | None
+    field: str
+    char: int
+
+    @property
+    def path(self) -> str:
+        """The item as a path into the request: ``tools[0]``, ``messages[3]``, or ``template``."""
+        if self.item is None:
+            return "template"
+        return f"tools[{self.item}]" if self.zone == "tools" else f"messages[{self.item}]"
+
+    def __str__(self) -> str:
+        return f"{self.zone} {self.path} {self.field} char {self.char}"
+
+
+@dataclass(frozen=True, slots=True)
 class Prompt:
     """A rendered request.
 
@@ -57,6 +82,18 @@ class Prompt:
 
     def __len__(self) -> int:
         return len(self.token_ids)
+
+    def locate(self, token: int) -> Place:
+        """Where a token came from; its text says so in words. A token over two fields belongs to the first.
+
+        Raises ``IndexError`` for a token that the prompt doesn't have.
+        """
+        if not 0 <= token < len(self.token_ids):
+            raise IndexError(f"token {token} of a prompt of {len(self.token_ids)} tokens")
+        index = bisect_right(self.spans, token, key=attrgetter("end"))
+        span = self.spans[index]
+        char = 0 if self.starts is None else max(0, int(self.starts[token]) - span.char_start)
+        return Place(token, index, span.zone, span.item, span.field, char)
 
 
 class Renderer(Protocol):

