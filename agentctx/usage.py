@@ -7,7 +7,7 @@ Providers count differently: Anthropic's ``input_tokens`` leaves cached tokens o
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 
@@ -84,6 +84,7 @@ def usage_from_anthropic(usage: Mapping[str, Any]) -> Usage:
         output=_count(usage, "output_tokens"),
         written_5m=_count(_details(usage, "cache_creation"), "ephemeral_5m_input_tokens"),
         written_1h=_count(_details(usage, "cache_creation"), "ephemeral_1h_input_tokens"),
+        reasoning=_count(_details(usage, "output_tokens_details"), "thinking_tokens"),
     )
 
 
@@ -113,7 +114,7 @@ def usage_from_response(response: Mapping[str, Any]) -> Usage | None:
             return usage_from_anthropic(usage)
         found = usage_from_openai(usage)
         if found.cached is None and "timings" in response:
-            return Usage(found.prompt, usage_from_llama(response).cached, found.written, found.output)
+            return replace(found, cached=usage_from_llama(response).cached)
         return found
     if "timings" in response or "tokens_evaluated" in response:
         return usage_from_llama(response)

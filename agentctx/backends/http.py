@@ -31,7 +31,7 @@ from agentctx.backends.backend import (
     StreamBroken,
     TimedOut,
 )
-from agentctx.errors import UsageError
+from agentctx.errors import InputError, UsageError
 from agentctx.rendering.prompt import Prompt
 
 _RETRIED = (429, 503, 529)
@@ -188,11 +188,23 @@ class _Shared:
         return _pause(attempt, refusal.retry_after)
 
 
+@contextmanager
+def _understood(api: str, url: str) -> Iterator[None]:
+    """Whatever an answer of another shape makes the adapter trip over becomes the error that says so."""
+    try:
+        yield
+    except (InputError, LookupError, TypeError, AttributeError, ValueError) as error:
+        raise BadResponse(
+            f"{url} answered with what is no {api} answer: {type(error).__name__}: {error}"
+        ) from error
+
+
 class _Reply:
     """The parts of a streamed reply as they arrive, and the clock beside them."""
 
-    def __init__(self, parser: StreamParser, url: str) -> None:
-        self._parser = parser
+    def __init__(self, adapter: Adapter, url: str) -> None:
+        self._api = adapter.name
+        self._parser: StreamParser = adapter.parser()
         self._url = url
         self._started = time.perf_counter()
         self._first: float | None = None
@@ -202,15 +214,18 @@ class _Reply:
         data = _event_data(event, self._url)
         if data is None:
             return ""
-        text = self._parser.feed(event.event, data)
+        with _understood(self._api, self._url):
+            text = self._parser.feed(event.event, data)
         if text and self._first is None:
             self._first = time.perf_counter() - self._started
         self.text += text
         return text
 
     def finish(self) -> Completion:
+        with _understood(self._api, self._url):
+            completion = self._parser.finish()
         return replace(
-            self._parser.finish(),
+            completion,
             seconds=time.perf_counter() - self._started,
             first_token_seconds=self._first,
         )
@@ -275,13 +290,14 @@ class HttpBackend(_Shared):
                 response.read()
             except httpx.RequestError as error:
                 raise self._failed(error, url, "") from error
-            completion = self.adapter.completion(_json_body(response, url))
+            with _understood(self.adapter.name, url):
+                completion = self.adapter.completion(_json_body(response, url))
         return replace(completion, seconds=time.perf_counter() - started)
 
     def stream(self, prompt: Prompt, options: Options) -> Generator[Delta, None, None]:
         call = self.adapter.call(prompt, options, stream=True)
         url = _shown(self._url(call))
-        reply = _Reply(self.adapter.parser(), url)
+        reply = _Reply(self.adapter, url)
         with self._open(call) as response:
             try:
                 for event in EventSource(response).iter_sse():
@@ -347,13 +363,14 @@ class AsyncHttpBackend(_Shared):
                 await response.aread()
             except httpx.RequestError as error:
                 raise self._failed(error, url, "") from error
-            completion = self.adapter.completion(_json_body(response, url))
+            with _understood(self.adapter.name, url):
+                completion = self.adapter.completion(_json_body(response, url))
         return replace(completion, seconds=time.perf_counter() - started)
 
     async def stream(self, prompt: Prompt, options: Options) -> AsyncGenerator[Delta, None]:
         call = self.adapter.call(prompt, options, stream=True)
         url = _shown(self._url(call))
-        reply = _Reply(self.adapter.parser(), url)
+        reply = _Reply(self.adapter, url)
         async with self._open(call) as response:
             try:
                 async with aclosing(EventSource(response).aiter_sse()) as events:
