@@ -129,7 +129,6 @@ class Conversation:
     turns: list[int] = field(default_factory=list)
     requests: int = 0
     broken: int = 0
-    branches: int = 0
     prompt: int = 0
     cached: int = 0
     reported: int = 0
