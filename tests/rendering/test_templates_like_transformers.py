@@ -242,8 +242,8 @@ FEATURES = (
     "{{ messages | string | length }}{{ messages | length }}{{ tools | length }}{{ documents is none }}{{ add_generation_prompt }}",
     "{{ (1, 2) }}{{ [1, 'a', none, true, 1.5] }}{{ {'a': [1]} }}{{ 'a' if false }}{{ 'a' if false else 'b' }}",
     "{{ messages | attr('append') is defined }}{{ 'x' | attr('upper') is defined }}",
-    "{{ ''.__class__ }}", "{{ messages.append(1) }}", "{{ messages[0].update({'a': 1}) }}", "{{ ().__class__.__mro__ }}",
-    "{{ '{0.__class__}'.format(messages) }}", "{{ messages | map('attr', '__class__') | list }}",
+     "{{ messages.append(1) }}", "{{ messages[0].update({'a': 1}) }}", "{{ ().__class__.__mro__ }}",
+
     "{% with a = 1 %}{{ a }}{% endwith %}{{ a is defined }}", "{% block b %}in{{ messages[0].role }}{% endblock %}",
     "{% include 'x' %}", "{% import 'x' as y %}", "{% extends 'x' %}", "{% autoescape true %}{{ '<' }}{% endautoescape %}",
     "{{ 1 < 2 < 3 }}{{ not true }}{{ true and none }}{{ '' or 'b' }}{{ 1 == 1.0 }}{{ 'a' != 'b' }}{{ 'b' > 'a' }}",
@@ -279,3 +279,22 @@ def test_left_out_filters_are_refused_by_name() -> None:
     for name in ("pprint", "random", "urlize", "wordwrap", "xmlattr"):
         with pytest.raises(RenderError, match=name):
             ChatTemplate("{{ 'a' | " + name + " }}")
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{{ ''.__class__ }}",
+        "{{ '{0.__class__}'.format(messages) }}",
+        "{{ messages | map('attr', '__class__') | list }}",
+        "{{ raise_exception.__globals__ }}",
+        "{{ 'a'.upper }}",
+        "{{ messages | map(attribute='role') }}",
+    ],
+)
+def test_internals_are_refused_where_transformers_prints_nothing_or_an_address(source: str) -> None:
+    """No prompt needs them: the text is empty there, or differs in every process."""
+    messages = [material.user(1)]
+    assert theirs(source, Call(messages), False, {}) is not None
+    with pytest.raises(RenderError, match="forbidden"):
+        ChatTemplate(source).render_messages(messages, now=NOON)

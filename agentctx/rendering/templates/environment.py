@@ -17,20 +17,21 @@ from jinja2.environment import Template
 from jinja2.exceptions import SecurityError
 from jinja2.ext import Extension, LoopControlExtension
 from jinja2.parser import Parser
-from jinja2.runtime import Context, Macro
-from jinja2.sandbox import ImmutableSandboxedEnvironment, SandboxedEnvironment
+from jinja2.runtime import Context, Macro, Undefined
+from jinja2.sandbox import ImmutableSandboxedEnvironment, SandboxedEnvironment, is_internal_attribute
 from jinja2.utils import Namespace
 from jinja2.visitor import NodeTransformer
 
 from agentctx.errors import RenderError
 from agentctx.rendering.templates import operations
 from agentctx.rendering.templates.loops import Loop
+from agentctx.rendering.templates.methods import metered_method
 from agentctx.rendering.templates.operations import current_run
 
 LEFT_OUT = ("pprint", "random", "urlize", "wordwrap", "xmlattr")
 # Filters whose names no template can write: the hooks that the compiler puts in.
-RESUME, ITERATE, JOIN, STEP, SLICE = (
-    f"agentctx {name}" for name in ("resume", "iterate", "join", "step", "slice")
+RESUME, ITERATE, JOIN, COMPARE, BOUND, SLICE = (
+    f"agentctx {name}" for name in ("resume", "iterate", "join", "compare", "bound", "slice")
 )
 
 
@@ -87,15 +88,29 @@ class Hooks(NodeTransformer):
 
     def visit_Compare(self, node: nodes.Compare) -> nodes.Node:  # noqa: N802
         self.generic_visit(node)
-        return _filter(node, STEP, node)
+        if len(node.ops) == 1:
+            operand = node.ops[0]
+            return _filter(node.expr, COMPARE, node, [nodes.Const(operand.op), operand.expr])
+        node.expr = _filter(node.expr, BOUND, node)
+        for operand in node.ops:
+            operand.expr = _filter(operand.expr, BOUND, node)
+        return node
 
     def visit_Getitem(self, node: nodes.Getitem) -> nodes.Node:  # noqa: N802
         self.generic_visit(node)
         if not isinstance(node.arg, nodes.Slice):
+            if not isinstance(node.arg, nodes.Const):
+                node.arg = _filter(node.arg, BOUND, node)
             return node
         part = node.arg
         ends = [end if end is not None else nodes.Const(None) for end in (part.start, part.stop, part.step)]
         return _filter(node.node, SLICE, node, ends)
+
+    def visit_Pair(self, node: nodes.Pair) -> nodes.Node:  # noqa: N802
+        self.generic_visit(node)
+        if not isinstance(node.key, nodes.Const):
+            node.key = _filter(node.key, BOUND, node)
+        return node
 
 
 def _filter(
@@ -133,9 +148,9 @@ class MeteredCodeGenerator(CodeGenerator):
     def _output_child_pre(self, node: nodes.Expr, frame: Frame, finalize: Any) -> None:
         # What str() would do, sized first.
         if frame.eval_ctx.volatile:
-            self.write("(escape if context.eval_ctx.autoescape else identity)(environment.written(")
+            self.write("(escape if context.eval_ctx.autoescape else identity)(environment.escaped_later(")
         elif frame.eval_ctx.autoescape:
-            self.write("escape(environment.written(")
+            self.write("escape(environment.escaped_later(")
         else:
             self.write("(environment.written(")
 
@@ -160,6 +175,7 @@ class _Hooked(SandboxedEnvironment):
     intercepted_binops = frozenset(("+", "*", "**", "%", "//"))
     concat = staticmethod(operations.output_joined)
     written = staticmethod(operations.written)
+    escaped_later = staticmethod(operations.escaped_later)
 
     def __init__(self) -> None:
         super().__init__(
@@ -171,12 +187,15 @@ class _Hooked(SandboxedEnvironment):
         for name in LEFT_OUT:
             del self.filters[name]
         self.filters = {name: operations.metered_filter(name, made) for name, made in self.filters.items()}
+        tests: dict[str, Any] = dict(self.tests)
+        self.tests = {name: operations.metered_test(made) for name, made in tests.items()}
         self.filters["tojson"] = operations.tojson
         self.filters |= {
             RESUME: operations.resume_loop,
             ITERATE: operations.iterate,
             JOIN: operations.join_operator,
-            STEP: operations.stepped,
+            COMPARE: operations.compared,
+            BOUND: operations.bounded,
             SLICE: operations.sliced,
         }
         del self.globals["lipsum"]
@@ -184,19 +203,26 @@ class _Hooked(SandboxedEnvironment):
         self.globals["raise_exception"] = _raise_exception
         self.globals["strftime_now"] = _strftime_now
 
+    def unsafe_undefined(self, obj: Any, attribute: str) -> Undefined:
+        # Jinja gives an undefined value, which prints as nothing. No template needs these, so we say what is wrong.
+        if attribute.startswith("_") or is_internal_attribute(obj, attribute):
+            raise SecurityError(f"templates can't read {attribute!r} of a {type(obj).__name__}")
+        return super().unsafe_undefined(obj, attribute)
+
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
         return operations.binary(operator, left, right, self.binop_table[operator])
 
     def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N805
+        meter = current_run().meter
+        meter.charge(8 * (len(args) + len(kwargs)))
         if type(__obj) is Macro or type(__obj) is Loop:
-            meter = current_run().meter
             meter.enter()
             meter.step()
             try:
                 return super().call(__context, __obj, *args, **kwargs)
             finally:
                 meter.leave()
-        method = operations.metered_method(__obj)
+        method = metered_method(__obj)
         return super().call(__context, method, *args, **kwargs)
 
 
@@ -237,7 +263,7 @@ def _namespace(*args: Any, **kwargs: Any) -> Namespace:
 
 
 def _raise_exception(message: object) -> NoReturn:
-    raise TemplateRefusal(f"the chat template refuses the conversation: {str(message)[:2000]}")
+    raise TemplateRefusal(f"the chat template refuses the conversation: {operations.written(message)[:2000]}")
 
 
 def _strftime_now(form: str) -> str:

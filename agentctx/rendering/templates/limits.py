@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sized
 from dataclasses import dataclass
 
 from agentctx.errors import RenderError
+from agentctx.rendering.templates.tracing import Traced
 
 
 class LimitError(RenderError):
@@ -22,10 +23,12 @@ class Limits:
     """What one rendering may cost. The allowances per message and per byte keep long conversations out of their reach.
 
     ``seconds``: CPU time of the rendering thread. ``bytes_made``: bytes of all values made. ``output``: characters.
-    ``depth``: nested macro calls. ``number``: magnitude of any width, count or exponent. ``source``: characters of the template.
+    ``depth``: nested macro calls. ``number``: magnitude of any width, count or exponent. ``source``: characters of the template; ``words``: tokens of its language, which compiling takes time for.
+    ``bits``: size of an integer.
     """
 
     source: int = 131_072
+    words: int = 24_000
     seconds: float = 1.0
     seconds_per_message: float = 0.01
     bytes_made: int = 64_000_000
@@ -34,9 +37,12 @@ class Limits:
     output_per_input_byte: int = 8
     depth: int = 60
     number: int = 100_000
+    bits: int = 65_536
 
 
 _CLOCK_EVERY = 64
+PIECE_BYTES = 60  # a short string or number in a list
+_RUN_BYTES = 128  # one origin inside a traced string
 
 
 class Meter:
@@ -82,8 +88,14 @@ class Meter:
         for value in values:
             if isinstance(value, int) and abs(value) > self.limits.number:
                 raise LimitError(
-                    f"the number {str(value)[:20]} is too large here (limit {self.limits.number})"
+                    f"a number of {value.bit_length()} bits is too large here (limit {self.limits.number})"
                 )
+
+    def integer(self, *values: object) -> None:
+        """Refuse integers on which arithmetic takes long."""
+        for value in values:
+            if isinstance(value, int) and value.bit_length() > self.limits.bits:
+                raise LimitError(f"an integer of the template has more than {self.limits.bits} bits")
 
     def enter(self) -> None:
         self.depth += 1
@@ -103,7 +115,8 @@ class Meter:
 def size_of(value: object) -> int:
     """Bytes of a value's own storage, roughly: what making a copy of it costs."""
     if isinstance(value, str):
-        return len(value) if value.isascii() else 4 * len(value)
+        size = len(value) if value.isascii() else 4 * len(value)
+        return size + _RUN_BYTES * len(value.runs) if type(value) is Traced else size
     if isinstance(value, int):
         return value.bit_length() >> 3
     if isinstance(value, Sized):
@@ -137,3 +150,19 @@ def text_size(value: object, meter: Meter, limit: int | None = None) -> int:
         if limit is None and visited % 1024 == 0:
             meter.step()
     return total
+
+
+def nesting(value: object, meter: Meter) -> int:
+    """Levels of lists and dicts inside a value that ``text_size`` let pass."""
+    deepest, stack = 0, [(value, 1)]
+    while stack:
+        item, level = stack.pop()
+        if isinstance(item, Mapping):
+            stack.extend((inner, level + 1) for inner in item.values())
+        elif isinstance(item, list | tuple):
+            stack.extend((inner, level + 1) for inner in item)
+        else:
+            continue
+        deepest = max(deepest, level)
+        meter.step()
+    return deepest

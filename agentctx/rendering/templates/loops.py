@@ -26,6 +26,8 @@ from typing import TYPE_CHECKING, Any, SupportsIndex, overload
 from jinja2.runtime import LoopContext, Macro
 from jinja2.utils import Namespace, missing
 
+from agentctx.rendering.templates.comparing import charge_arguments, surely_equal
+
 if TYPE_CHECKING:
     from agentctx.rendering.templates.template import RenderRun
 
@@ -216,7 +218,7 @@ class ResumablePasses(Passes):
     def _boundary(self) -> Boundary:
         run, record = self.run, self.record
         states = run.namespace_states()
-        if record.boundaries and record.boundaries[-1].namespaces == states:
+        if record.boundaries and surely_equal(record.boundaries[-1].namespaces, states, budget=256):
             states = record.boundaries[-1].namespaces  # keep one copy
         return Boundary(
             run.chars - record.start_char, len(run.runs) - record.start_run, run.watch.state(), states
@@ -245,6 +247,11 @@ class Loop(LoopContext):
         self._passes.run.watch.length_read = True
         return len(self._passes.items)
 
+    def changed(self, *value: Any) -> bool:
+        if self._passes is not None:
+            charge_arguments(value, {}, self._passes.run.meter)
+        return super().changed(*value)
+
     def _peek_next(self) -> Any:
         if self._passes is None:
             return super()._peek_next()
@@ -268,12 +275,7 @@ def same_value(old: Any, new: Any, places: Mapping[int, int]) -> bool:
         return id(old) in places and places.get(id(old)) == places.get(id(new))
     if type(old) is Macro and type(new) is Macro:
         return bool(old.name == new.name)
-    if type(old) is not type(new) or isinstance(old, Messages):
-        return False
-    try:
-        return bool(old == new)
-    except Exception:  # a comparison that fails proves nothing
-        return False
+    return not isinstance(old, Messages) and surely_equal(old, new)
 
 
 def leading_same(old: list[Any], new: list[Any]) -> int:

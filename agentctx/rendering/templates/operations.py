@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-import re
 import types
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sized
 from contextvars import ContextVar
 from functools import update_wrapper
 from typing import TYPE_CHECKING, Any
@@ -13,7 +12,14 @@ from typing import TYPE_CHECKING, Any
 from jinja2.exceptions import SecurityError
 from markupsafe import Markup
 
-from agentctx.rendering.templates.limits import LimitError, size_of, text_size
+from agentctx.rendering.templates.comparing import (
+    charge_arguments,
+    charge_comparison,
+    compare,
+    safe_key,
+)
+from agentctx.rendering.templates.formats import percent
+from agentctx.rendering.templates.limits import PIECE_BYTES, LimitError, Meter, nesting, size_of, text_size
 from agentctx.rendering.templates.loops import Messages, Passes
 from agentctx.rendering.templates.tracing import (
     Traced,
@@ -42,39 +48,22 @@ def binary(operator: str, left: Any, right: Any, plain: Callable[[Any, Any], Any
     """A binary operator: sized before it is done."""
     meter = RUN.get().meter
     meter.step()
+    if operator == "%" and isinstance(left, str):
+        return percent(left, right, meter)
+    meter.integer(left, right)
     if operator == "+":
         meter.charge(size_of(left) + size_of(right))
         if isinstance(left, str) and isinstance(right, str) and not isinstance(left, Markup):
             return joined((left, right)) if not isinstance(right, Markup) else plain(left, right)
-        return plain(left, right)
-    if operator == "*":
+    elif operator == "*":
         for value, times in ((left, right), (right, left)):
             if isinstance(times, int) and not isinstance(value, int | float):
                 meter.charge(max(size_of(value), 1) * max(times, 0))
-            elif isinstance(times, int) and isinstance(value, int):
-                meter.charge(size_of(value) + size_of(times))
-        return plain(left, right)
-    if operator == "**":
-        meter.number(left, right)
-        if isinstance(left, int) and isinstance(right, int):
-            meter.charge(left.bit_length() * max(right, 0) >> 3)
-        return plain(left, right)
-    if operator == "%" and isinstance(left, str):
-        return percent(left, right)
+    elif operator == "**" and isinstance(left, int) and isinstance(right, int):
+        meter.number(right)
+        if left.bit_length() * right > 2 * meter.limits.bits:
+            raise LimitError(f"a power in the template has more than {2 * meter.limits.bits} bits")
     return plain(left, right)
-
-
-_WIDTH = re.compile(r"\d{5,}|\*")
-
-
-def percent(form: str, values: Any) -> Any:
-    """``form % values`` with no unbounded width."""
-    meter = RUN.get().meter
-    if _WIDTH.search(form):
-        raise LimitError("a format in the template has a width that is too large or not fixed")
-    meter.charge(size_of(form) + form.count("%") * 16_384 + text_size(values, meter))
-    text = form % values
-    return searched(text, leaves(values)) if type(text) is str else text
 
 
 def output_joined(parts: Iterable[str]) -> str:
@@ -99,14 +88,60 @@ def written(value: Any) -> str:
     if isinstance(value, str):  # Markup stays Markup
         return value
     if not isinstance(value, int | float):
+        if isinstance(value, _NAMELESS) or _shows_address(type(value)):
+            raise SecurityError(
+                f"templates can't print a {type(value).__name__}: its text differs in every process"
+            )
         text_size(value, RUN.get().meter)
     return str(value)
 
 
-def stepped(value: Any) -> Any:
-    """The result of a comparison."""
-    RUN.get().meter.step()
-    return value
+def _shows_address(kind: Any) -> bool:
+    return kind.__str__ is object.__str__ and kind.__repr__ is object.__repr__
+
+
+_NAMELESS = (
+    types.FunctionType,
+    types.BuiltinFunctionType,
+    types.MethodType,
+    types.GeneratorType,
+)
+
+
+def escaped_later(value: Any) -> str:
+    """``str(value)`` that will be escaped: that may make five characters of one."""
+    text = written(value)
+    RUN.get().meter.charge(5 * size_of(text))
+    return text
+
+
+def compared(left: Any, operation: str, right: Any) -> Any:
+    """One comparison."""
+    return compare(left, operation, right, RUN.get().meter)
+
+
+def bounded(value: Any) -> Any:
+    """An operand of a chain of comparisons, or a key."""
+    meter = RUN.get().meter
+    meter.step()
+    return safe_key(value, meter)
+
+
+def metered_test(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A test (``is …``) whose operands are sized first."""
+    lead = 1 if hasattr(function, "jinja_pass_arg") else 0
+
+    def hooked(*args: Any, **kwargs: Any) -> Any:
+        meter = RUN.get().meter
+        values = args[lead:]
+        charge_arguments(values[1:], kwargs, meter)
+        if len(values) > 1:
+            charge_comparison(values[0], values[1], meter)
+        else:
+            meter.step()
+        return function(*args, **kwargs)
+
+    return update_wrapper(hooked, function)
 
 
 def sliced(value: Any, start: Any, stop: Any, step: Any) -> Any:
@@ -156,14 +191,16 @@ def tojson(
     value: Any,
     ensure_ascii: bool = False,
     indent: int | None = None,
-    separators: tuple[str, str] | None = None,
+    separators: Any = None,
     sort_keys: bool = False,
 ) -> str:
     """JSON as transformers writes it: no HTML escapes, no ASCII escapes, key order kept."""
     run = RUN.get()
     meter = run.meter
     meter.step()
-    meter.number(indent)
+    if isinstance(separators, list):
+        separators = tuple(separators)
+    _check_json_options(meter, indent, separators)
     options: dict[str, Any] = {
         "ensure_ascii": ensure_ascii,
         "indent": indent,
@@ -176,7 +213,8 @@ def tojson(
         meter.charge(size_of(known))
         return known
     size = text_size(value, meter)
-    meter.charge(6 * size * (1 + (indent or 0) // 4))
+    wide = _separator_bytes(separators) + (indent or 0) * (nesting(value, meter) if indent else 0)
+    meter.charge(size * (6 + wide // 4))
     if isinstance(value, Messages):
         value = list(value)
     text = json.dumps(value, **options, default=list if run.template.relaxed else None)
@@ -186,14 +224,28 @@ def tojson(
     return made
 
 
+def _check_json_options(meter: Meter, indent: object, separators: object) -> None:
+    if indent is not None and not isinstance(indent, int):
+        raise TypeError("the indent of tojson has to be a number")
+    meter.number(indent)
+    pair = separators if isinstance(separators, tuple) else ()
+    if separators is not None and (len(pair) != 2 or not all(isinstance(each, str) for each in pair)):
+        raise TypeError("the separators of tojson have to be two strings")
+
+
+def _separator_bytes(separators: tuple[str, str] | None) -> int:
+    return sum(map(size_of, separators)) if separators else 4
+
+
 def _check_indent(meter: Any, value: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     width = kwargs.get("width", args[0] if args else 4)
     extra = width if isinstance(width, int) else size_of(width)
     if isinstance(value, str):
-        meter.charge((value.count("\n") + 1) * extra)
+        meter.charge((value.count("\n") + 1) * (extra + PIECE_BYTES))
 
 
-def _check_replace(meter: Any, value: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+def check_replace(meter: Any, value: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Charge what replacing writes."""
     old = args[0] if args else kwargs.get("old", "")
     new = args[1] if len(args) > 1 else kwargs.get("new", "")
     if isinstance(value, str) and isinstance(old, str) and isinstance(new, str):
@@ -207,14 +259,47 @@ def _check_join(meter: Any, value: Any, args: tuple[Any, ...], kwargs: dict[str,
     meter.charge(size_of(separator) * size_of(value) // 8)
 
 
+def _check_escape(meter: Any, value: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    meter.charge(5 * size_of(value))
+
+
+def _check_words(meter: Any, value: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Word by word: each one becomes a string of its own."""
+    meter.charge(PIECE_BYTES // 2 * size_of(value) if isinstance(value, str) else 8)
+
+
+def _check_sort(meter: Any, value: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Each item gets a key of its own."""
+    meter.charge(
+        PIECE_BYTES * len(value) if isinstance(value, Sized) and not isinstance(value, Messages) else 8
+    )
+
+
+def _check_tags(meter: Any, value: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Each comment that is cut out copies the whole text."""
+    if isinstance(value, str):
+        meter.charge(value.count("<") * size_of(value) >> 3)
+
+
+def _check_items(meter: Any, value: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Items that don't exist before: characters, numbers of a range."""
+    if isinstance(value, str | range):
+        meter.charge(PIECE_BYTES * len(value))
+
+
 def _check_text(meter: Any, value: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     meter.charge(text_size(value, meter) + text_size(args, meter) + text_size(kwargs, meter))
 
 
 _CHECKS: dict[str, Callable[[Any, Any, tuple[Any, ...], dict[str, Any]], None]] = {
     "indent": _check_indent,
-    "replace": _check_replace,
+    "replace": check_replace,
     "join": _check_join,
+    **dict.fromkeys(("e", "escape", "forceescape", "urlencode"), _check_escape),
+    **dict.fromkeys(("wordcount", "title"), _check_words),
+    **dict.fromkeys(("list", "batch", "slice", "reverse", "map"), _check_items),
+    **dict.fromkeys(("sort", "unique", "groupby", "dictsort"), _check_sort),
+    "striptags": _check_tags,
 }
 # Filters that write their value out as text, or keep a text of each item for sorting.
 _WRITES = frozenset(
@@ -266,8 +351,9 @@ def metered_filter(name: str, function: Callable[..., Any]) -> Callable[..., Any
         meter.step()
         value, rest = args[lead] if len(args) > lead else None, args[lead + 1 :]
         meter.number(*rest, *kwargs.values())
+        charge_arguments(rest, kwargs, meter)
         if name == "format":
-            return percent(written(value), kwargs or rest)
+            return percent(written(value), kwargs or rest, meter)
         if (
             name == "join"
             and isinstance(value, Iterable)
@@ -281,7 +367,11 @@ def metered_filter(name: str, function: Callable[..., Any]) -> Callable[..., Any
             check(meter, value, rest, kwargs)
         meter.charge(size_of(value) if not isinstance(value, Messages) else 8)
         result = function(*args, **kwargs)
-        if isinstance(result, list):
+        if isinstance(result, str):
+            meter.charge(size_of(result))
+        elif isinstance(result, int):
+            meter.integer(result)
+        elif isinstance(result, list):
             meter.charge(8 * len(result))
         elif isinstance(result, types.GeneratorType):
             return metered_generator(result)
@@ -300,125 +390,3 @@ def _filter_origin(name: str, value: Any, rest: tuple[Any, ...], kwargs: dict[st
     if name == "join" and isinstance(value, list | tuple):
         return searched(result, leaves(value))
     return result
-
-
-# ---------------------------------------------------------------------------------------------------------------- methods
-_PARTS = frozenset(("strip", "lstrip", "rstrip", "removeprefix", "removesuffix"))
-_SPLITS = frozenset(("split", "rsplit", "splitlines", "partition", "rpartition"))
-_REMADE = frozenset(
-    (
-        "upper",
-        "lower",
-        "capitalize",
-        "title",
-        "casefold",
-        "swapcase",
-        "replace",
-        "center",
-        "ljust",
-        "rjust",
-        "zfill",
-    )
-)
-_ASKS = frozenset(
-    (
-        *(
-            "startswith",
-            "endswith",
-            "find",
-            "rfind",
-            "index",
-            "rindex",
-            "count",
-            "isalnum",
-            "isalpha",
-            "isascii",
-        ),
-        *(
-            "isdecimal",
-            "isdigit",
-            "isidentifier",
-            "islower",
-            "isnumeric",
-            "isprintable",
-            "isspace",
-            "istitle",
-            "isupper",
-        ),
-    )
-)
-_METHODS: dict[type, frozenset[str]] = {
-    str: _PARTS | _SPLITS | _REMADE | _ASKS | {"join", "format", "format_map"},
-    dict: frozenset(("get", "items", "keys", "values", "copy", "update", "pop", "setdefault")),
-    list: frozenset(("index", "count", "copy", "append", "extend", "insert", "pop", "remove", "reverse")),
-    tuple: frozenset(("index", "count")),
-    int: frozenset(("bit_length", "is_integer")),
-    float: frozenset(("is_integer",)),
-}
-
-
-def metered_method(function: Any) -> Any:
-    """A callable as a template may call it: methods of built-in values are checked and traced, others are left alone."""
-    RUN.get().meter.step()
-    if type(function) is types.BuiltinMethodType:
-        owner, name = function.__self__, function.__name__
-    else:
-        wrapped = getattr(function, "__wrapped__", None)
-        if type(wrapped) is not types.BuiltinMethodType:
-            return function
-        owner, name = wrapped.__self__, wrapped.__name__  # Jinja's own str.format
-    for kind, allowed in _METHODS.items():
-        if isinstance(owner, kind):
-            if name not in allowed:
-                raise SecurityError(f"templates can't call {kind.__name__}.{name}")
-            if isinstance(owner, str):
-                text = owner
-                return lambda *args, **kwargs: string_method(text, name, function, args, kwargs)
-            return function
-    if owner is None or isinstance(owner, types.ModuleType | type):
-        raise SecurityError(f"templates can't call {name}")
-    return function
-
-
-def string_method(owner: str, name: str, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """A method of a string."""
-    meter = RUN.get().meter
-    meter.number(*args, *kwargs.values())
-    meter.charge(size_of(owner))
-    if name == "replace":
-        _check_replace(meter, owner, args, kwargs)
-    elif name in ("center", "ljust", "rjust", "zfill"):
-        meter.charge(4 * max((value for value in args if isinstance(value, int)), default=0))
-    elif name == "join":
-        items = listed(args[0]) if args else []
-        meter.charge(text_size(items, meter) + size_of(owner) * len(items))
-        text = function(items)
-        return searched(text, leaves(items)) if type(text) is str else text
-    elif name in ("format", "format_map"):
-        if _WIDTH.search(owner):
-            raise LimitError("a format in the template has a width that is too large or not fixed")
-        meter.charge((text_size(args, meter) + text_size(kwargs, meter)) * max(1, owner.count("{")))
-    result = function(*args, **kwargs)
-    if type(owner) is not Traced:
-        if type(result) is str and name in ("format", "format_map"):
-            return searched(result, leaves([*args, *kwargs.values()]))
-        return result
-    if name in _PARTS:
-        return _part(owner, name, result)
-    if name in _SPLITS:
-        pieces = located(owner, result)
-        return tuple(pieces) if isinstance(result, tuple) else pieces
-    if name in _REMADE and type(result) is str:
-        return changed(owner, result)
-    return result
-
-
-def _part(owner: Traced, name: str, result: str) -> str:
-    """The origin of a stripped string: where it begins is known, so no search can go wrong."""
-    if name in ("lstrip", "removeprefix"):
-        start = len(owner) - len(result)
-    elif name in ("rstrip", "removesuffix"):
-        start = 0
-    else:
-        return located(owner, (result,))[0]
-    return cut(owner, start, start + len(result))

@@ -15,6 +15,7 @@ from typing import Any, Literal
 from jinja2 import nodes
 
 from agentctx.errors import RenderError
+from agentctx.rendering.templates.limits import LimitError
 from agentctx.rendering.templates.template import ChatTemplate
 
 _PROBE_TIME = datetime(2025, 1, 1)
@@ -61,7 +62,7 @@ class TemplateProfile:
 
 
 def read_profile(template: ChatTemplate) -> TemplateProfile:
-    """Try the template with small conversations in each form."""
+    """Try the template with small conversations in each form. Raises ``LimitError`` when it runs over its limits."""
     chat: list[dict[str, Any]] = [
         {"role": "user", "content": _USER},
         {"role": "assistant", "content": _ANSWER},
@@ -132,6 +133,8 @@ def _in_parts(message: dict[str, Any]) -> dict[str, Any]:
 def _text(template: ChatTemplate, messages: list[dict[str, Any]], tools: Any) -> str | None:
     try:
         return template.render_messages(messages, tools, now=_PROBE_TIME)
+    except LimitError:  # no form of conversation makes this template usable
+        raise
     except RenderError:
         return None
 

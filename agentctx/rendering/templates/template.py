@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -9,7 +10,7 @@ from functools import cached_property, lru_cache
 from typing import Any, Literal
 
 from jinja2 import nodes
-from jinja2.environment import Template
+from jinja2.environment import Environment, Template
 from jinja2.exceptions import SecurityError, TemplateSyntaxError
 from jinja2.runtime import Context
 from jinja2.utils import Namespace
@@ -42,6 +43,7 @@ from agentctx.rendering.tokenizer import replace_surrogates
 
 Dialect = Literal["transformers", "relaxed"]
 _CHANGING = frozenset(("append", "extend", "insert", "pop", "remove", "update", "setdefault", "reverse"))
+_MAY_CHANGE = re.compile(rf"\.\s*(?:{'|'.join(sorted(_CHANGING))})\b")
 _STATEFUL = frozenset(("cycler", "joiner"))
 
 
@@ -259,6 +261,8 @@ class ChatTemplate:
     @staticmethod
     def needs_relaxed(source: str) -> bool:
         """Whether a template calls methods that change lists or dicts, which transformers forbids and llama.cpp allows."""
+        if len(source) > Limits().source or not _MAY_CHANGE.search(source):
+            return False
         try:
             tree = _environment("relaxed").parse(source)
         except (TemplateSyntaxError, RecursionError):
@@ -275,6 +279,7 @@ class ChatTemplate:
     def _compile(self) -> Template:
         environment = _environment(self.dialect)
         try:
+            self._count_words(environment)
             tree = environment.parse(self.source)
             resumable = not self.relaxed and not _stateful(tree)
             hooks = Hooks(tree, resumable)
@@ -288,6 +293,14 @@ class ChatTemplate:
             raise LimitError(f"{self.name}: the template is nested too deeply") from error
         except (SyntaxError, ValueError, OverflowError) as error:
             raise RenderError(f"{self.name}: not a valid template: {error}") from error
+
+    def _count_words(self, environment: Environment) -> None:
+        """Refuse a source that takes seconds to compile."""
+        most = self.limits.words
+        if len(self.source) > most and any(
+            number >= most for number, _ in enumerate(environment.lexer.tokeniter(self.source, self.name))
+        ):
+            raise LimitError(f"{self.name}: the template has more than {most} words of template language")
 
     def render(
         self,
@@ -328,7 +341,7 @@ class ChatTemplate:
             ) from error
         except Exception as error:
             what = "forbidden" if isinstance(error, SecurityError) else type(error).__name__
-            raise RenderError(f"{self.name}{self._line(error)}: {what}: {error}") from error
+            raise RenderError(f"{self.name}{self._line(error)}: {what}: {str(error)[:2000]}") from error
         finally:
             RUN.reset(token)
         return Rendering("".join(run.out), run.runs, conversation, run.loops, run.namespaces, run.now, self)
