@@ -59,6 +59,7 @@ def test_rate_of_changes_named(kind: str) -> None:
                     session, expected = case
                     fault = wrong(diagnose_log(session.exchanges()), expected, kind in RECURRING)
                     outcomes[fault] += 1
+    print(f"{kind}: {outcomes['']} of {outcomes.total()} named, and nothing else")
     assert outcomes.total() >= SEEDS
     assert outcomes[""] >= RATE * outcomes.total(), outcomes
 

@@ -13,10 +13,14 @@ from typing import Any
 
 import pytest
 
+from agentctx.checks.log import LogRules, check_log, report_lines, reports_json
+from agentctx.checks.log_budgets import Budgets
+from agentctx.diagnosis import parse_target
 from agentctx.errors import InputError
 from agentctx.traces import load, read_records, record_reply, record_request
 
 CORRUPTIONS = 2000
+RULES = LogRules(parse_target("chatml+paged:16"), Budgets(rework_turn=100, hit_rate=0.9, stable_prefix=10))
 SEED = 20260301
 PIECE = 24_000  # bytes of each file that are corrupted: whole lines from its head, so that many runs fit into seconds
 
@@ -131,6 +135,15 @@ def use_records(path: Path) -> None:
         record_reply(record)
 
 
+def use_diagnosis(path: Path) -> None:
+    """As the command does it: every call is diagnosed, those before the damage too."""
+    report = check_log(str(path), RULES)
+    assert list(report_lines(report))
+    json.dumps(reports_json([report]))
+    if report.error is not None:
+        raise report.error
+
+
 def refusal(use: Callable[[Path], None], path: Path, what: str) -> InputError | None:
     """The error that a file was refused with, ``None`` when it was read. Anything else fails the test."""
     try:
@@ -168,7 +181,7 @@ def test_corruption_gives_an_answer_or_an_error_with_its_place(shared_dir: Path,
             data = rng.choice(CHANGES)(data, rng) if data else data
         target.write_bytes(data)
         what = f"corruption {number} of {files[picked].name}, seed {SEED}"
-        for use in (use_sessions, use_records):
+        for use in (use_sessions, use_records, use_diagnosis):
             began = time.process_time()
             error = refusal(use, target, what)
             slowest = max(slowest, time.process_time() - began)
