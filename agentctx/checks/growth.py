@@ -22,6 +22,7 @@ from agentctx.checks.material import Json
 from agentctx.checks.subject import Call, Subject
 from agentctx.errors import RenderError
 from agentctx.rendering.incremental import common_text_length
+from agentctx.rendering.templates.limits import LimitError
 
 Level = Literal["stored", "reply", "calls", "pair"]
 Verdict = Literal["yes", "no", "raises", "n/a"]
@@ -97,6 +98,8 @@ def _paired(subject: Subject, case: Pair) -> CaseResult:
             Side(call, case.generation, subject.render(call, case.generation))
             for call in (case.left, case.right)
         ]
+    except LimitError:  # it would take as long in every case
+        raise
     except RenderError as error:
         return _refused(result, error)
     left, right = sides
@@ -132,6 +135,8 @@ def _grown(subject: Subject, case: Growth) -> CaseResult:
         stored = {end: side(end, False) for end in ends}
         result.texts = [each.text for each in stored.values()]
         prompts = {end: side(end, True) for end in ends if case.messages[end - 1]["role"] in ("user", "tool")}
+    except LimitError:  # it would take as long in every case
+        raise
     except RenderError as error:
         return _refused(result, error)
     steps = list(pairwise(ends))

@@ -15,8 +15,10 @@ from typing import Any, Literal
 from agentctx.checks import material
 from agentctx.checks.material import ArgumentForm, Json
 from agentctx.errors import RenderError
+from agentctx.rendering.templates.limits import LimitError
 from agentctx.rendering.templates.profile import reasoning_key
-from agentctx.rendering.templates.template import ChatTemplate
+from agentctx.rendering.templates.template import ChatTemplate, Conversation
+from agentctx.rendering.templates.trail import Event, FollowedTemplate
 
 NOON = datetime(2025, 1, 15, 9, 30)
 Handling = Literal["rendered", "ignored", "rejected", "raises"]
@@ -97,17 +99,47 @@ class Subject:
 
     def render(self, call: Call, generation: bool) -> str:
         """The text. Raises ``RenderError`` when the template refuses."""
-        messages = (
-            [material.in_parts(message) for message in call.messages] if self._in_parts else call.messages
-        )
         return self.template.render_messages(
-            messages, call.tools, add_generation_prompt=generation, now=call.now, **call.keywords
+            self._shaped(call.messages),
+            call.tools,
+            add_generation_prompt=generation,
+            now=call.now,
+            **call.keywords,
         )
+
+    @cached_property
+    def followed(self) -> FollowedTemplate:
+        """The same template, with a trail."""
+        template = self.template
+        return FollowedTemplate(
+            template.source,
+            name=template.name,
+            variables=template.variables,
+            dialect=template.dialect,
+            limits=template.limits,
+        )
+
+    def follow(self, call: Call, generation: bool, flip: int = -1) -> tuple[str, list[Event]]:
+        """The text and its trail; ``flip`` numbers a decision that is to come out the other way."""
+        messages = [dict(message) for message in self._shaped(call.messages)]
+        tools = [dict(tool) for tool in call.tools] if call.tools is not None else None
+        return self.followed.follow(
+            Conversation(messages, tools),
+            add_generation_prompt=generation,
+            now=call.now,
+            arguments=dict(call.keywords),
+            flip=flip,
+        )
+
+    def _shaped(self, messages: Sequence[Json]) -> Sequence[Json]:
+        return [material.in_parts(message) for message in messages] if self._in_parts else messages
 
     def text(self, call: Call, generation: bool = False) -> str | None:
         """The text, or ``None`` where the template refuses."""
         try:
             return self.render(call, generation)
+        except LimitError:  # no form of conversation makes this template usable
+            raise
         except RenderError:
             return None
 
@@ -161,6 +193,8 @@ class Subject:
             for beside in ("", None):
                 try:
                     text = self.render(Call(one_call(opening, form, beside), material.TOOLS), False)
+                except LimitError:
+                    raise
                 except RenderError as error:
                     refusal = refusal or str(error)
                     continue

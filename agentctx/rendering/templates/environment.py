@@ -30,8 +30,8 @@ from agentctx.rendering.templates.operations import current_run
 
 LEFT_OUT = ("pprint", "random", "urlize", "wordwrap", "xmlattr")
 # Filters whose names no template can write: the hooks that the compiler puts in.
-RESUME, ITERATE, JOIN, COMPARE, BOUND, SLICE = (
-    f"agentctx {name}" for name in ("resume", "iterate", "join", "compare", "bound", "slice")
+RESUME, ITERATE, JOIN, COMPARE, BOUND, SLICE, FOLLOW = (
+    f"agentctx {name}" for name in ("resume", "iterate", "join", "compare", "bound", "slice", "follow")
 )
 
 
@@ -84,38 +84,39 @@ class Hooks(NodeTransformer):
 
     def visit_Concat(self, node: nodes.Concat) -> nodes.Node:  # noqa: N802
         self.generic_visit(node)
-        return _filter(nodes.List(node.nodes), JOIN, node)
+        return filter_node(nodes.List(node.nodes), JOIN, node)
 
     def visit_Compare(self, node: nodes.Compare) -> nodes.Node:  # noqa: N802
         self.generic_visit(node)
         if len(node.ops) == 1:
             operand = node.ops[0]
-            return _filter(node.expr, COMPARE, node, [nodes.Const(operand.op), operand.expr])
-        node.expr = _filter(node.expr, BOUND, node)
+            return filter_node(node.expr, COMPARE, node, [nodes.Const(operand.op), operand.expr])
+        node.expr = filter_node(node.expr, BOUND, node)
         for operand in node.ops:
-            operand.expr = _filter(operand.expr, BOUND, node)
+            operand.expr = filter_node(operand.expr, BOUND, node)
         return node
 
     def visit_Getitem(self, node: nodes.Getitem) -> nodes.Node:  # noqa: N802
         self.generic_visit(node)
         if not isinstance(node.arg, nodes.Slice):
             if not isinstance(node.arg, nodes.Const):
-                node.arg = _filter(node.arg, BOUND, node)
+                node.arg = filter_node(node.arg, BOUND, node)
             return node
         part = node.arg
         ends = [end if end is not None else nodes.Const(None) for end in (part.start, part.stop, part.step)]
-        return _filter(node.node, SLICE, node, ends)
+        return filter_node(node.node, SLICE, node, ends)
 
     def visit_Pair(self, node: nodes.Pair) -> nodes.Node:  # noqa: N802
         self.generic_visit(node)
         if not isinstance(node.key, nodes.Const):
-            node.key = _filter(node.key, BOUND, node)
+            node.key = filter_node(node.key, BOUND, node)
         return node
 
 
-def _filter(
+def filter_node(
     value: nodes.Node, name: str, at: nodes.Node, arguments: Sequence[nodes.Expr] = ()
 ) -> nodes.Filter:
+    """``value`` passed through a filter that is ours, at the place of ``at``."""
     made = nodes.Filter(value, name, list(arguments), [], None, None)
     made.set_lineno(at.lineno)
     if at.environment is not None:
@@ -124,7 +125,7 @@ def _filter(
 
 
 def _wrap(node: nodes.For, field: str, hook: str, arguments: Sequence[nodes.Expr]) -> None:
-    setattr(node, field, _filter(getattr(node, field), hook, node, arguments))
+    setattr(node, field, filter_node(getattr(node, field), hook, node, arguments))
 
 
 def names_read(node: nodes.Node, only: tuple[str, ...] | None = None) -> set[str]:
@@ -197,6 +198,7 @@ class _Hooked(SandboxedEnvironment):
             COMPARE: operations.compared,
             BOUND: operations.bounded,
             SLICE: operations.sliced,
+            FOLLOW: operations.followed,
         }
         del self.globals["lipsum"]
         self.globals["namespace"] = _namespace

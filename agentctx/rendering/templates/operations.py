@@ -127,6 +127,12 @@ def bounded(value: Any) -> Any:
     return safe_key(value, meter)
 
 
+def followed(value: Any, site: int) -> Any:
+    """A site of a template that is followed."""
+    run = RUN.get()
+    return run.template.took(site, value, run.chars, written)
+
+
 def metered_test(function: Callable[..., Any]) -> Callable[..., Any]:
     """A test (``is …``) whose operands are sized first."""
     lead = 1 if hasattr(function, "jinja_pass_arg") else 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property, lru_cache
@@ -284,6 +284,7 @@ class ChatTemplate:
             resumable = not self.relaxed and not _stateful(tree)
             hooks = Hooks(tree, resumable)
             hooks.visit(tree)
+            self._instrument(tree)
             self.loop_names = hooks.loops
             code = environment.compile(tree, filename=f"<{self.name}>")
             return MeteredTemplate.from_code(environment, code, environment.make_globals(None))
@@ -293,6 +294,13 @@ class ChatTemplate:
             raise LimitError(f"{self.name}: the template is nested too deeply") from error
         except (SyntaxError, ValueError, OverflowError) as error:
             raise RenderError(f"{self.name}: not a valid template: {error}") from error
+
+    def _instrument(self, tree: nodes.Template) -> None:
+        """Add to the parsed template before it is compiled."""
+
+    def took(self, number: int, value: Any, chars: int, written: Callable[[Any], str]) -> Any:
+        """A site was passed; only templates that are followed have any."""
+        return value
 
     def _count_words(self, environment: Environment) -> None:
         """Refuse a source that takes seconds to compile."""

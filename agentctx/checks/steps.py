@@ -1,0 +1,67 @@
+"""A conversation of one's own, call by call: is every prompt, with what the model wrote behind it, the beginning of the next?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from agentctx.checks.blame import Blame, find_blame
+from agentctx.checks.growth import Side
+from agentctx.checks.subject import Call, Subject
+from agentctx.rendering.incremental import common_text_length
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One model call, and the text that the model wrote behind the prompt; empty when it isn't known."""
+
+    call: Call
+    generated: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class StepBreak:
+    """The prompt of call ``step`` (from 0) is no extension of the one before.
+
+    ``offset``: character of the earlier prompt, or of the prompt with what was generated behind it, by ``inside``.
+    ``lost``: characters of that text which can't be reused.
+    """
+
+    step: int
+    offset: int
+    inside: Literal["prompt", "generated"]
+    before: Side
+    after: Side
+    lost: int
+
+
+def break_of_step(step: int, before: Side, generated: str, after: Side) -> StepBreak | None:
+    """Compare one prompt with the one before."""
+    reference = before.text + generated
+    if after.text.startswith(reference):
+        return None
+    offset = common_text_length(reference, after.text)
+    inside: Literal["prompt", "generated"] = "prompt" if offset < len(before.text) else "generated"
+    return StepBreak(step, offset, inside, before, after, len(reference) - offset)
+
+
+def broken_steps(subject: Subject, steps: Sequence[Step]) -> list[StepBreak]:
+    """All breaks. Raises ``RenderError`` when the template refuses a call."""
+    found = []
+    sides = [Side(step.call, True, subject.render(step.call, True)) for step in steps]
+    for index in range(1, len(sides)):
+        broken = break_of_step(index, sides[index - 1], steps[index - 1].generated, sides[index])
+        if broken is not None:
+            found.append(broken)
+    return found
+
+
+def blame_of_step(subject: Subject, broken: StepBreak) -> Blame | None:
+    """The place in the template that is to blame."""
+    replies = [
+        message["content"]
+        for message in broken.after.call.messages
+        if message.get("role") == "assistant" and isinstance(message.get("content"), str)
+    ]
+    return find_blame(subject, broken.before, broken.after, broken.offset, replies)
