@@ -17,6 +17,7 @@ _USER = re.compile(
 )
 _ANSWER = re.compile(r"assistant|<start_of_turn>model|\[/INST\]|\n(?:Assistant|ASSISTANT|### Response)\s*:")
 _OPENING = re.compile(r"(?:<[^<>]{1,40}>|\[/?[A-Z_]{2,20}\]|assistant|model|user|[\s:#])+\Z")
+_MARKUP = re.compile(r"<?[^<>\s]{0,24}\|>|<[^<>]{1,40}>?|\b(?:assistant|user|system|model|tool)\b|\s")
 _PROBE = 48
 _REACH = 20_000
 
@@ -64,6 +65,8 @@ def meeting(old: str, new: str) -> tuple[int, int]:
         probe = old[start : start + _PROBE]
         if len(probe) < _PROBE or start >= nearest:
             break
+        if len(_MARKUP.sub("", probe)) < _PROBE // 2:
+            continue  # what stands between any two messages
         found = new.find(probe, 0, nearest - start + _PROBE)
         if found >= 0 and start + found < nearest:
             best, nearest = (start, found), start + found
@@ -112,6 +115,8 @@ def _word(old: str, new: str, at: int, gone: int, come: int, elapsed: float | No
         return "system_moved" if head else "message_inserted"
     if "".join(taken.split()) == "".join(put.split()):
         return "whitespace"
+    if head and _same_lines(old, new, at, gone, come):
+        return "tool_order"
     if looks_like_summary(put) and gone > come:
         return "compaction"
     return text_cause(
@@ -120,6 +125,17 @@ def _word(old: str, new: str, at: int, gone: int, come: int, elapsed: float | No
         at - start,
         Setting(head=head, elapsed=elapsed, result="tool" in old[max(0, at - 4000) : at]),
     )
+
+
+def _same_lines(old: str, new: str, at: int, gone: int, come: int) -> bool:
+    """Whether the lines around the difference are the same JSON objects in another order, as declared tools are."""
+    start = old.rfind("\n", 0, at) + 1
+    if not old.startswith("{", start) or not new.startswith("{", start):
+        return False
+    before, after = old[start : at + gone + _REACH], new[start : at + come + _REACH]
+    lines = [line for line in before.split("\n") if line.startswith("{")]
+    others = [line for line in after.split("\n") if line.startswith("{")]
+    return lines != others and sorted(lines) == sorted(others)
 
 
 def _ids_break(sent: int, old: Sequence[int], new: Sequence[int], path: str) -> Break | None:

@@ -62,11 +62,12 @@ def _finding_json(finding: Finding) -> dict[str, Any]:
         "underlying": finding.underlying,
         "also": list(finding.also),
         "remedy": finding.remedy,
-        "loss": _loss_json(finding.loss),
+        "loss": loss_json(finding.loss),
     }
 
 
-def _loss_json(loss: Loss) -> dict[str, Any]:
+def loss_json(loss: Loss) -> dict[str, Any]:
+    """A loss as JSON values."""
     return {
         "lost_tokens": loss.lost,
         "paid_again_tokens": loss.again,

@@ -237,6 +237,8 @@ def in_labelled_line(old: str, new: str, at: int) -> bool:
     if any("\n" in line or len(line) > 240 for line in lines):
         return False
     label = old[start:at]
+    if "{" in label or "[" in label:
+        return False  # JSON: its keys are no labels
     return (":" in label or "=" in label) and bool(_LABELLED.match(label)) and ". " not in label
 
 
