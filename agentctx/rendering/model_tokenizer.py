@@ -34,8 +34,8 @@ class Rules:
 
     phantom_space: bool = False
     blanks_as: str = " "
-    stripped_right: frozenset[int] = frozenset()
-    plain_special: frozenset[int] = frozenset()
+    stripped_right: frozenset[int] = field(default=frozenset(), repr=False)
+    plain_special: frozenset[int] = field(default=frozenset(), repr=False)
     words_end_at_spaces: bool = False
 
 
@@ -125,7 +125,9 @@ class ModelTokenizer:
         ids = np.array(self.encode_text(written), dtype=np.int32)
         lengths = self.lengths[ids].astype(np.int64)
         bytes_before = np.cumsum(lengths) - lengths
-        places = self._characters(text, bytes_before - 1 if phantom else bytes_before)
+        # A token with the sign for a blank is as long as the blank, also where the text has the sign itself.
+        spaced = text.replace(self.rules.blanks_as, " ")
+        places = self._characters(spaced, bytes_before - 1 if phantom else bytes_before)
         return ids, places if origin is None else origin[places]
 
     def _characters(self, text: str, byte_starts: npt.NDArray[np.int64]) -> CharStarts:
