@@ -19,12 +19,13 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from agentctx import __version__
 from agentctx.commands import check
 from agentctx.commands.explain import explain
+from agentctx.commands.run import run
+from agentctx.commands.sessions import read_all
 from agentctx.commands.terminal import complain, err, out, write_whole
-from agentctx.errors import AgentctxError, InputError, UsageError
+from agentctx.errors import AgentctxError, UsageError
 
 if TYPE_CHECKING:
     from agentctx.reports.turn import SessionReport
-    from agentctx.traces import Session
 
 app = typer.Typer(
     name="agentctx",
@@ -36,6 +37,7 @@ app = typer.Typer(
 )
 app.add_typer(check.app)
 app.command()(explain)
+app.command()(run)
 
 
 class Format(StrEnum):
@@ -80,9 +82,18 @@ def compare(
         list[str] | None, typer.Option("--policy", "-p", metavar="SPEC", help=_POLICY_HELP)
     ] = None,
     cache: Annotated[
-        str, typer.Option(metavar="SPEC", help="Cache model, such as paged:16, radix:page=1, slot.")
-    ] = "paged:16",
-    layout: Annotated[str, typer.Option(metavar="NAME", help="Prompt layout and tokenizer.")] = "chatml",
+        str | None,
+        typer.Option(metavar="SPEC", help="Cache model, such as paged:16 (default), radix:page=1, slot."),
+    ] = None,
+    layout: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Prompt layout and tokenizer. Default: chatml.")
+    ] = None,
+    observe: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TARGET", help="Run every turn for real: on `engine` (bundled), or on a server's URL."
+        ),
+    ] = None,
     format: Annotated[
         Format | None, typer.Option(help="Output format. Default: by the suffix of -o, else table.")
     ] = None,
@@ -105,7 +116,8 @@ def compare(
 ) -> None:
     """Replay recorded sessions under several history policies and compare what a cache reuses.
 
-    Exit code 0 when every file was compared, 3 when some could not be read (the others are still compared).
+    Exit code 0 when every file was compared, 1 when an observed turn was not as predicted, 3 when files could not be read (the
+    others are still compared).
     """
     from agentctx.compare import DEFAULT_POLICIES, Comparison, Setting
     from agentctx.compare import compare as run
@@ -115,7 +127,7 @@ def compare(
         return
     if not files:
         raise UsageError("no session files given; name files or folders, for example examples/sessions")
-    sessions, failed = _read_sessions(files)
+    sessions, failed = read_all(files)
     specs = tuple(policy or DEFAULT_POLICIES)
     done = Comparison(())
     if sessions:
@@ -125,11 +137,15 @@ def compare(
         ) as progress:  # fmt: skip
             task = progress.add_task("replaying", total=len(sessions) * len(specs))
             done = run(
-                sessions, specs, Setting(cache, layout), jobs=jobs, on_done=lambda: progress.advance(task)
+                sessions,
+                specs,
+                Setting(cache, layout, observe),
+                jobs=jobs,
+                on_done=lambda: progress.advance(task),
             )
     reports = done.reports
     notes = _notes(reports)
-    title = f"{len(sessions)} session{'s' if len(sessions) != 1 else ''}, cache {cache}, layout {layout}"
+    title = _title(len(sessions), reports, observe)
     chosen = format or (_SUFFIX.get(output.suffix.lower(), Format.table) if output else Format.table)
     text = _formatted(chosen, reports, title, notes)
     if chosen is not Format.table and output is None:
@@ -144,6 +160,15 @@ def compare(
     if failed or done.failures:
         complain(f"{failed} files could not be read and {len(done.failures)} replays failed; see above")
         raise typer.Exit(3)
+    if any(report.mismatches for report in reports):
+        raise typer.Exit(1)
+
+
+def _title(sessions: int, reports: Sequence[SessionReport], observe: str | None) -> str:
+    under = f", cache {reports[0].cache}, layout {reports[0].layout}" if reports else ""
+    return f"{sessions} session{'s' if sessions != 1 else ''}{under}" + (
+        f", run on {observe}" if observe else ""
+    )
 
 
 def _formatted(form: Format, reports: Sequence[SessionReport], title: str, notes: Sequence[str]) -> str:
@@ -177,20 +202,6 @@ def _print_comparison(
     out.print(comparison_table(reports, title=title))
     for note in notes:
         out.print(note, markup=False, highlight=False)
-
-
-def _read_sessions(files: list[str]) -> tuple[list[Session], int]:
-    from agentctx.traces import expand, read_sessions
-
-    sessions: list[Session] = []
-    failed = 0
-    for path in expand(files):
-        try:
-            sessions.extend(read_sessions(path))
-        except InputError as error:
-            complain(error)
-            failed += 1
-    return sessions, failed
 
 
 def _notes(reports: Sequence[SessionReport]) -> list[str]:

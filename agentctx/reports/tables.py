@@ -17,10 +17,23 @@ COLUMNS = (
 )  # fmt: skip
 
 
-def _cells(row: PolicyTotals) -> list[str]:
+OBSERVED_COLUMNS = ("policy", "prompt", "predicted", "observed", "wrong turns", *COLUMNS[3:])
+
+
+def _columns(rows: Sequence[PolicyTotals]) -> tuple[str, ...]:
+    """The columns: what was predicted and what was observed, where turns were run."""
+    return OBSERVED_COLUMNS if any(row.observed for row in rows) else COLUMNS
+
+
+def _cells(row: PolicyTotals, *, observed: bool) -> list[str]:
+    cached = [f"{row.total('reused'):,}"]
+    if observed:
+        cached = [f"{row.total('predicted'):,}", *cached, f"{row.wrong_turns:,}"]
     return [
         row.policy + ("*" if row.stand_in else ""),
-        *(f"{row.total(name):,}" for name in ("prompt", "reused", "reprocessed", "new", "rework")),
+        f"{row.total('prompt'):,}",
+        *cached,
+        *(f"{row.total(name):,}" for name in ("reprocessed", "new", "rework")),
         f"{row.rework_factor:.2f}",
         f"{row.worst_turn:,}",
         f"{row.final_prompt:,}",
@@ -31,22 +44,26 @@ def _cells(row: PolicyTotals) -> list[str]:
 def comparison_table(reports: Sequence[SessionReport], *, title: str) -> Table:
     """The table for a terminal; the policy that reprocesses least is marked with an arrow."""
     table = Table(title=title, title_justify="left", header_style="bold", pad_edge=False, box=SIMPLE_HEAD)
-    for column in COLUMNS:
-        table.add_column(column, justify="left" if column == "policy" else "right", no_wrap=True)
     rows = totals_by_policy(reports)
+    columns = _columns(rows)
+    for column in columns:
+        table.add_column(column, justify="left" if column == "policy" else "right", no_wrap=True)
     least = min((row.total("reprocessed") for row in rows), default=0)
     for row in rows:
         best = row.total("reprocessed") == least
-        cells = _cells(row)
-        cells[3] = f"→ {cells[3]}" if best else cells[3]
+        cells = _cells(row, observed=columns is OBSERVED_COLUMNS)
+        place = columns.index("reprocessed")
+        cells[place] = f"→ {cells[place]}" if best else cells[place]
         table.add_row(*cells, style="bold" if best else None)
     return table
 
 
 def comparison_markdown(reports: Sequence[SessionReport], *, notes: Sequence[str] = ()) -> str:
     """The table in GitHub-flavoured Markdown."""
-    lines = ["| " + " | ".join(COLUMNS) + " |", "|:--" + "|--:" * (len(COLUMNS) - 1) + "|"]
-    lines += ["| " + " | ".join(_cells(row)) + " |" for row in totals_by_policy(reports)]
+    rows = totals_by_policy(reports)
+    columns = _columns(rows)
+    lines = ["| " + " | ".join(columns) + " |", "|:--" + "|--:" * (len(columns) - 1) + "|"]
+    lines += ["| " + " | ".join(_cells(row, observed=columns is OBSERVED_COLUMNS)) + " |" for row in rows]
     return "\n".join(lines) + "\n" + "".join(f"\n{note}\n" for note in notes)
 
 
@@ -67,6 +84,7 @@ def turn_dict(turn: TurnReport) -> dict[str, Any]:
         "dropped": turn.dropped,
         "compacted": turn.compacted,
         "exact": turn.exact,
+        "mismatch": turn.mismatch,
         "divergence": None
         if turn.divergence is None
         else {
@@ -83,7 +101,12 @@ def comparison_json(reports: Sequence[SessionReport], *, notes: Sequence[str] = 
         "policies": [
             {
                 "policy": row.policy,
-                **{name: row.total(name) for name in ("prompt", "reused", "reprocessed", "new", "rework")},
+                **{
+                    name: row.total(name)
+                    for name in ("prompt", "predicted", "reused", "reprocessed", "new", "rework")
+                },
+                "observed": row.observed,
+                "wrong_turns": row.wrong_turns,
                 "rework_factor": round(row.rework_factor, 6),
                 "worst_turn": row.worst_turn,
                 "final_prompt": row.final_prompt,

@@ -203,6 +203,16 @@ class PolicyTotals:
         return max((session.final_prompt for session in self.sessions), default=0)
 
     @property
+    def observed(self) -> bool:
+        """Whether the turns were run."""
+        return any(session.observed for session in self.sessions)
+
+    @property
+    def wrong_turns(self) -> int:
+        """Turns whose observed count is not the predicted one, or of which the server said nothing."""
+        return sum(len(session.mismatches) + session.unreported for session in self.sessions)
+
+    @property
     def stand_in(self) -> bool:
         return any(session.stand_in for session in self.sessions)
 

@@ -95,8 +95,6 @@ RECORDED = (
     "lmcache-taubench/9dc9f8c9407949e5f4429c081a7a90b6.jsonl",
     "tau-bench/gpt-4o-airline_task034_trial1.json",
     "agentcmd/session-2025-10-27T19-55-981c87cb.json",
-    "codex-pomodoro/codex-pomodor-timer.jsonl",
-    "inspect/78_epoch_1.json",
 )
 BEGIN, END = "<!-- sessions on SmolLM2 -->\n", "<!-- end of sessions on SmolLM2 -->"
 

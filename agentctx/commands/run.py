@@ -1,0 +1,123 @@
+"""``agentctx run --backend URL SESSION``"""
+
+from __future__ import annotations
+
+import os
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from agentctx.commands.sessions import read_all
+from agentctx.commands.terminal import complain, out
+from agentctx.errors import AgentctxError
+
+if TYPE_CHECKING:
+    from agentctx.replaying import Live
+    from agentctx.reports.turn import SessionReport
+    from agentctx.traces import Session
+
+KEY_VARIABLE = "AGENTCTX_API_KEY"
+
+
+class FailOn(StrEnum):
+    """What makes a run a finding."""
+
+    mismatch = "mismatch"
+    nothing = "nothing"
+
+
+def run(
+    files: Annotated[
+        list[str], typer.Argument(metavar="SESSION...", help="Recorded sessions, any known format.")
+    ],
+    backend: Annotated[
+        str,
+        typer.Option(
+            "--backend",
+            "-b",
+            metavar="URL",
+            help=f"A llama-server's or OpenAI-style server's address (key: {KEY_VARIABLE}), or `engine`.",
+        ),
+    ],
+    policy: Annotated[
+        str, typer.Option("--policy", "-p", metavar="SPEC", help="History policy.")
+    ] = "append-only",
+    cache: Annotated[
+        str | None, typer.Option(metavar="SPEC", help="Cache model. Default: what the server says of itself.")
+    ] = None,
+    layout: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Prompt layout or file. Default: the server's own template."),
+    ] = None,
+    slot: Annotated[int | None, typer.Option(min=0, help="Pin all turns to this llama-server slot.")] = None,
+    fail_on: Annotated[
+        FailOn, typer.Option("--fail-on", help="What makes the exit code 1.")
+    ] = FailOn.nothing,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
+) -> None:
+    """Replay recorded sessions on a live server, turn by turn, with predicted and observed columns.
+
+    Each turn is really sent and answered with one token; the recorded reply takes the answer's place. Exit codes: 0 clean, 1 a
+    turn was not as predicted (with --fail-on mismatch), 2 usage, 3 could not evaluate (no answer, no reported count).
+    """
+    from agentctx.policies import parse_policy
+    from agentctx.replaying import connect
+    from agentctx.reports.observed import run_json
+
+    parse_policy(policy)
+    sessions, failed = read_all(files)
+    reports: list[SessionReport] = []
+    with connect(
+        backend, cache=cache, layout=layout, slot=slot, api_key=os.environ.get(KEY_VARIABLE)
+    ) as live:
+        for session in sessions:
+            report = _replayed(session, policy, live)
+            failed += report is None
+            if report is not None:
+                reports.append(report)
+                if not as_json:
+                    _show(report, live)
+        notes = live.notes
+    if as_json:
+        print(run_json(reports, backend=live.name, notes=notes), end="")
+    else:
+        for note in notes:
+            out.print(note, markup=False, highlight=False)
+    raise typer.Exit(_exit_code(reports, failed, fail_on))
+
+
+def _replayed(session: Session, policy: str, live: Live) -> SessionReport | None:
+    """The report of one session, or ``None`` after saying why there is none."""
+    from agentctx.policies import parse_policy
+    from agentctx.replaying import Replay
+
+    try:
+        live.forget()
+        replay = Replay(
+            session, parse_policy(policy), live.renderer, live.cache, policy_name=policy, live=live
+        )
+        for _ in replay.turns():
+            pass
+    except AgentctxError as error:
+        complain(f"{session.file}: session {session.id}: {error}")
+        return None
+    return replay.report
+
+
+def _show(report: SessionReport, live: Live) -> None:
+    from agentctx.reports.observed import run_line, run_table
+
+    out.print(
+        run_table(report, title=f"{report.session} on {live.name}, {report.policy}, cache {report.cache}")
+    )
+    out.print(run_line(report), markup=False, highlight=False)
+    for note in report.notes:
+        out.print(note, markup=False, highlight=False)
+    out.print()
+
+
+def _exit_code(reports: list[SessionReport], failed: int, fail_on: FailOn) -> int:
+    if fail_on is FailOn.mismatch and any(report.mismatches for report in reports):
+        return 1
+    return 3 if failed or any(report.unreported for report in reports) else 0
