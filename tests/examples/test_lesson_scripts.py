@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import importlib.util
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from tests.conftest import require
+from tests.real.llama_server import LlamaServer
+from tests.real.tiny_gguf import write_full_attention
 
 FIGURES = {
     "01": ["500 tokens: rejected", "8192 slots reserved, 2350 stored, 28.7%", "1892 slots free, in gaps of [600, 400, 892]", "900 slots: rejected"],
@@ -18,6 +23,18 @@ FIGURES = {
     "07": ["[3, 4, 5, 2, 1, 0]", "[5, 2, 1, 0, 4, 3]", "[0, 1, 5]", "[2, 4, 3] and evicts a3, b2, b1", "[5, 1, 0]"],
     "08": ["13 stored entries for 27 prompt tokens", "the match is 9 tokens", "evicted leaf: [30, 31]", "[1, 2, 3, 4, 5, 6] locked", "[20, 21, 22] locked"],
     "09": ["13700 prompt  11696 cached   85.4%", "13800 prompt      0 cached    0.0%", "13700 prompt   2736 cached   20.0%"],
+    "10": [
+        "34          0        0         34",
+        "56         41       41         15",
+        "78         63       63         15",
+        "100         85       85         15",
+        "tokens processed: 79",
+        "46          3        3         43",
+        "68         10       10         58",
+        "90         10       10         80",
+        "112         10       10        102",
+        "tokens processed: 283",
+    ],
     "13": ["append-only                  10000       2400     400        10000", "keep-last:5                  34000       2400    2000         4000", "summarize-at:13,12,300       10300       2400     700         5500"],
 }  # fmt: skip
 
@@ -35,13 +52,24 @@ def script_of(root_dir: Path, number: str) -> Path:
     return script
 
 
-@pytest.mark.parametrize("number", FIGURES)
-def test_figures(number: str, root_dir: Path) -> None:
-    output = run(script_of(root_dir, number))
+def assert_figures(output: str, number: str) -> None:
     at = 0
     for figure in FIGURES[number]:
         assert figure in output[at:], f"{figure!r} is missing (or out of order) in:\n{output}"
         at = output.index(figure, at)
+
+
+@pytest.mark.parametrize("number", FIGURES)
+def test_figures(number: str, root_dir: Path) -> None:
+    assert_figures(run(script_of(root_dir, number)), number)
+
+
+@pytest.mark.real
+def test_the_slot_cache_of_a_real_llama_server(root_dir: Path, tmp_path: Path) -> None:
+    require(importlib.util.find_spec("xllamacpp") is not None, "the package xllamacpp (a real llama-server)")
+    model = write_full_attention(tmp_path / "tiny.gguf")
+    with LlamaServer(model, n_parallel=1, n_ctx=1024, cache_ram_mib=0) as server:
+        assert_figures(run(script_of(root_dir, "10"), server.url), "10")
 
 
 def test_every_script_is_tested(root_dir: Path) -> None:
