@@ -6,12 +6,15 @@ without I/O (:class:`TurnCheck`); :class:`Session` and :class:`AsyncSession` car
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncGenerator, Generator
 from contextlib import aclosing, closing
 from dataclasses import dataclass, replace
 
 from agentctx.backends.backend import AsyncBackend, Backend, Completion, Delta, Options
+from agentctx.caches.marked_blocks import block_ends, marks_by_rule
 from agentctx.caches.model import Arrival, CacheModel, Prediction
+from agentctx.caches.provider_cache import MarkedCache
 from agentctx.errors import AgentctxError
 from agentctx.history import History
 from agentctx.messages import Message, Request
@@ -113,6 +116,9 @@ class TurnCheck:
         if self._takes_tokens and self._sent is not None:
             prompt = continued(rendered, self._sent, self.renderer.tokenizer).prompt
         arrival = arrival_of(prompt, options, takes_tokens=self._takes_tokens, user_starts=self._user_starts)
+        if isinstance(self.cache, MarkedCache):
+            markers = marks_by_rule(prompt, options.cache_life)
+            arrival = replace(arrival, blocks=block_ends(prompt), markers=markers)
         prediction = self.cache.predict(prompt.token_ids, arrival)
         account = self._ledger.account(prompt)
         rounded = self.cache.without_limits(prompt.token_ids, arrival)
@@ -148,6 +154,7 @@ def arrival_of(
         cache_prompt=options.cache_prompt,
         user_starts=() if takes_tokens else (user_starts or UserStarts()).of(prompt),
         salt=salt if isinstance(salt, str) else None,
+        at=options.at,
     )
 
 
@@ -186,6 +193,12 @@ class SessionParts:
         )
 
 
+def _timed(options: Options | None) -> Options:
+    """The options with the time at which the turn is sent, unless the caller named one."""
+    options = options or Options()
+    return options if options.at is not None else replace(options, at=time.time())
+
+
 class _Checked:
     """What both faces of a session share: everything but sending."""
 
@@ -205,7 +218,7 @@ class _Checked:
         Raises :class:`PrefixBroken` in a strict session when it changes what was sent before. Report what the server
         said with :meth:`observe`.
         """
-        return self._guarded(self._turns.prepare_request(request, options or Options()))
+        return self._guarded(self._turns.prepare_request(request, _timed(options)))
 
     def observe(self, prepared: Prepared, completion: Completion) -> TurnReport:
         """Close a checked turn with the server's answer (its message and usage)."""
@@ -234,13 +247,13 @@ class Session(_Checked):
 
     def complete(self, options: Options | None = None) -> Answer:
         """Run the next turn. Raises the backend's errors and :class:`PrefixBroken`."""
-        options = options or Options()
+        options = _timed(options)
         prepared = self._guarded(self._turns.prepare(options))
         return self._taken(prepared, self.backend.complete(prepared.prompt, options))
 
     def stream(self, options: Options | None = None) -> Generator[Delta | Answer, None, None]:
         """Run the next turn piece by piece; the last item is the Answer. Closing the iterator ends the turn."""
-        options = options or Options()
+        options = _timed(options)
         prepared = self._guarded(self._turns.prepare(options))
         with closing(self.backend.stream(prepared.prompt, options)) as deltas:
             for delta in deltas:
@@ -256,13 +269,13 @@ class AsyncSession(_Checked):
 
     async def complete(self, options: Options | None = None) -> Answer:
         """Run the next turn. Raises the backend's errors and :class:`PrefixBroken`."""
-        options = options or Options()
+        options = _timed(options)
         prepared = self._guarded(await self._turns.aprepare(options))
         return self._taken(prepared, await self.backend.complete(prepared.prompt, options))
 
     async def stream(self, options: Options | None = None) -> AsyncGenerator[Delta | Answer, None]:
         """Run the next turn piece by piece; the last item is the Answer."""
-        options = options or Options()
+        options = _timed(options)
         prepared = self._guarded(await self._turns.aprepare(options))
         async with aclosing(self.backend.stream(prepared.prompt, options)) as deltas:
             async for delta in deltas:

@@ -1,7 +1,6 @@
 """Anthropic Messages: what was read from the cache, and what was written to it, split by lifetime.
 
-Source: the Messages API reference and its streaming page. Cache markers stand in the request as the history's
-exporter placed them; the adapter adds none.
+Source: the Messages API reference and its streaming page.
 """
 
 from __future__ import annotations
@@ -13,7 +12,9 @@ from typing import Any
 
 from agentctx.backends.adapter import Call, need
 from agentctx.backends.backend import BadResponse, Completion, Options, StreamBroken
+from agentctx.errors import UsageError
 from agentctx.interchange import anthropic
+from agentctx.interchange.cache_control import Life, with_markers
 from agentctx.messages import Message
 from agentctx.rendering.prompt import Prompt
 from agentctx.usage import Usage, usage_from_anthropic
@@ -33,6 +34,15 @@ def _completion(body: Mapping[str, Any]) -> Completion:
         finish_reason=finish if isinstance(finish, str) else None,
         model=body.get("model") if isinstance(body.get("model"), str) else None,
     )
+
+
+_LIVES: dict[str | None, Life | None] = {None: None, "5m": "5m", "1h": "1h"}
+
+
+def _life(name: str | None) -> Life | None:
+    if name not in _LIVES:
+        raise UsageError(f"cache_life {name!r}: this API keeps entries for 5m or 1h")
+    return _LIVES[name]
 
 
 class _Parser:
@@ -105,9 +115,14 @@ class _Parser:
 
 @dataclass(frozen=True, slots=True)
 class AnthropicMessages:
-    """Adapter for ``POST /v1/messages``. ``model`` is sent when the request names none."""
+    """Adapter for ``POST /v1/messages``. ``model`` is sent when the request names none.
+
+    ``markers``: put the cache markers where ``interchange.cache_control`` says, in the place of any that the request has; without
+    markers this API caches nothing.
+    """
 
     model: str | None = None
+    markers: bool = True
     version: str = "2023-06-01"
     path: str = "/v1/messages"
 
@@ -121,6 +136,8 @@ class AnthropicMessages:
 
     def call(self, prompt: Prompt, options: Options, *, stream: bool) -> Call:
         body = anthropic.write(prompt.request)
+        if self.markers:
+            body = with_markers(body, ttl=_life(options.cache_life))
         if self.model is not None:
             body.setdefault("model", self.model)
         if options.max_tokens is not None:

@@ -38,7 +38,9 @@ class Options:
     """How one turn is to be run. Everything here leaves the prompt's bytes alone.
 
     ``conversation`` names the conversation to routers and prompt caches (a session header, ``prompt_cache_key``),
-    so that it stays on the replica that holds its prefix. ``slot`` pins a llama-server slot.
+    so that it stays on the replica that holds its prefix. ``slot`` pins a llama-server slot. ``cache_life`` asks a hosted cache to
+    keep the prompt for so long, in the provider's words (``5m`` and ``1h`` at Anthropic, ``24h`` at OpenAI). ``at`` is when the turn is
+    sent, in seconds of the caller's clock, for predictions of what has expired; sessions fill in the time.
     """
 
     max_tokens: int | None = None
@@ -48,6 +50,8 @@ class Options:
     conversation: str | None = None
     slot: int | None = None
     cache_prompt: bool = True
+    cache_life: str | None = None
+    at: float | None = None
     extra: dict[str, Any] = field(default_factory=dict)
 
 

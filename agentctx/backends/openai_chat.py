@@ -110,6 +110,8 @@ class OpenAIChat:
             body.setdefault("model", self.model)
         if options.max_tokens is not None:
             body["max_completion_tokens"] = options.max_tokens
+        if options.cache_life is not None:
+            body["prompt_cache_retention"] = options.cache_life
         if options.temperature is not None:
             body["temperature"] = options.temperature
         if options.seed is not None:

@@ -83,6 +83,8 @@ class OpenAIResponses:
             body.setdefault("model", self.model)
         if options.max_tokens is not None:
             body["max_output_tokens"] = options.max_tokens
+        if options.cache_life is not None:
+            body["prompt_cache_retention"] = options.cache_life
         if options.temperature is not None:
             body["temperature"] = options.temperature
         if stream:

@@ -14,7 +14,7 @@ class Prediction:
 
     ``cached`` + the sum of ``lost`` = the prompt's tokens. ``lost`` maps a reason (``first-difference``,
     ``block-rounding``, ``whole-prompt``, ``evicted``, ``window``, ``no-checkpoint``, ``salt``, ``pool-full``,
-    ``slot-taken``, …) to tokens. ``slot`` is the slot that served the turn, where the server has slots.
+    ``slot-taken``, ``expired``, ``below-minimum``, …) to tokens. ``slot`` is the slot that served the turn, where the server has slots.
     """
 
     cached: int
@@ -28,12 +28,18 @@ class Arrival:
 
     ``slot``/``cache_prompt``: llama-server's request fields. ``user_starts``: token positions at which user messages
     start (context checkpoints are placed there). ``salt``: texts under different salts never meet.
+    ``at``: when it arrives, in seconds of the caller's clock; ``None``: unknown, and nothing is taken to have expired.
+    ``blocks`` are the token ends of its content blocks, ``markers`` those of the marked ones with the life that each asks for
+    (providers with cache markers).
     """
 
     slot: int | None = None
     cache_prompt: bool = True
     user_starts: tuple[int, ...] = ()
     salt: str | None = None
+    at: float | None = None
+    blocks: tuple[int, ...] = ()
+    markers: tuple[tuple[int, str | None], ...] = ()
 
 
 PLAIN = Arrival()

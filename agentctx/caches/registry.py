@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from agentctx.caches.llama_server import LlamaServerModel
 from agentctx.caches.model import CacheModel
 from agentctx.caches.prefix import PrefixCacheModel
+from agentctx.caches.provider_cache import provider_cache
+from agentctx.caches.providers import Provider, provider_by_id, providers
 from agentctx.errors import UsageError
 from agentctx_engine.memory.paged_cache import PagedCache
 from agentctx_engine.memory.radix_cache import RadixCache
@@ -144,8 +146,26 @@ KINDS = (
 )  # fmt: skip
 
 
+def _hosted(provider: Provider, spec: str) -> CacheModel:
+    model, _, further = spec.partition(":")[2].partition(",")
+    key, _, life = further.partition("=")
+    if further and (key != "life" or life not in provider.ttl_s or not provider.automatic):
+        lives = ", ".join(provider.ttl_s) if provider.automatic else ""
+        allowed = f"life=NAME ({lives})" if lives else "no further option"
+        raise UsageError(f"cache {spec!r}: can't read {further!r}; {provider.id} takes {allowed}")
+    return provider_cache(provider, model or None, life or None, spec)
+
+
 def parse_cache(spec: str) -> CacheModel:
-    """A fresh cache model from its spec. Raises :class:`UsageError` that names the spec and what is allowed."""
+    """A fresh cache model from its spec: ``KIND``, ``KIND:N`` or ``KIND:option=N,…`` for the kinds of ``KINDS``, and
+    ``PROVIDER[:MODEL[,life=NAME]]`` for a provider of the data file (``anthropic:claude-opus-4-5``, ``openai:gpt-5.1,life=24h``,
+    ``deepseek``).
+
+    Raises :class:`UsageError` that names the spec and what is allowed.
+    """
+    provider = provider_by_id(spec.partition(":")[0])
+    if provider is not None:
+        return _hosted(provider, spec)
     kind, options = read_spec(spec)
     return kind.build(spec, options)
 
@@ -155,7 +175,8 @@ def read_spec(spec: str) -> tuple[CacheKind, Mapping[str, Number]]:
     name, _, rest = spec.partition(":")
     kind = next((kind for kind in KINDS if kind.name == name), None)
     if kind is None:
-        raise UsageError(f"unknown cache {spec!r}; choose one of {', '.join(kind.name for kind in KINDS)}")
+        known = ", ".join([*(kind.name for kind in KINDS), *(provider.id for provider in providers())])
+        raise UsageError(f"unknown cache {spec!r}; choose one of {known}")
     chosen = {key: option.default for key, option in kind.options.items()}
     for part in filter(None, rest.split(",")):
         key, equals, text = part.partition("=")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 from pydantic import TypeAdapter
 
 from agentctx.backends.adapter import Adapter
-from agentctx.backends.anthropic import AnthropicMessages
+from agentctx.backends.anthropic import AnthropicMessages as _AnthropicMessages
 from agentctx.backends.backend import Completion, Options
 from agentctx.backends.http import HttpBackend
 from agentctx.backends.openai_chat import OpenAIChat
@@ -27,6 +28,9 @@ from tests.interchange.test_interchange_clients import plain
 pytestmark = pytest.mark.corpus
 
 RENDERER = load_renderer("chatml")
+AnthropicMessages = partial(
+    _AnthropicMessages, markers=False
+)  # what was sent had the client's own markers, or none
 FILES: dict[str, tuple[Callable[[], Adapter], str, str]] = {
     "llm-anthropic-tool-chain-thinking": (AnthropicMessages, "anthropic", "anthropic.messages"),
     "openhands-sdk-claude-sonnet-4": (OpenAIChat, "openai-chat", "openai.chat"),
