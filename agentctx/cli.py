@@ -218,6 +218,7 @@ def _notes(reports: Sequence[SessionReport]) -> list[str]:
 
 
 def _list_specs() -> None:
+    from agentctx.caches.providers import providers
     from agentctx.caches.registry import KINDS
     from agentctx.policies import describe_policies
 
@@ -229,6 +230,11 @@ def _list_specs() -> None:
         # A kind with many options gets a line for them.
         gap = "\n" + " " * 37 if len(kind.usage) > 34 else " "
         out.print(f"  {kind.usage:<34}{gap}{kind.about}", markup=False, highlight=False)
+    hosted = ", ".join(provider.id for provider in providers())
+    out.print(
+        f"  {'PROVIDER[:MODEL[,life=NAME]]':<34} hosted caches by their published rules: {hosted}",
+        markup=False,
+    )
 
 
 def main() -> None:
