@@ -10,6 +10,7 @@ from agentctx.checks.blame import Blame, find_blame
 from agentctx.checks.growth import Side
 from agentctx.checks.subject import Call, Subject
 from agentctx.rendering.incremental import common_text_length
+from agentctx.rendering.templates.template import Rendering
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,15 +47,28 @@ def break_of_step(step: int, before: Side, generated: str, after: Side) -> StepB
     return StepBreak(step, offset, inside, before, after, len(reference) - offset)
 
 
+def rendered_steps(subject: Subject, steps: Sequence[Step]) -> list[Side]:
+    """The prompt of each step. Raises ``RenderError`` when the template refuses a call."""
+    sides = []
+    previous: Rendering | None = None
+    for step in steps:
+        previous = subject.rendering(step.call, True, previous)
+        sides.append(Side(step.call, True, previous.text))
+    return sides
+
+
+def breaks_between(steps: Sequence[Step], sides: Sequence[Side]) -> list[StepBreak]:
+    """All breaks."""
+    found = (
+        break_of_step(index, sides[index - 1], steps[index - 1].generated, sides[index])
+        for index in range(1, len(sides))
+    )
+    return [broken for broken in found if broken is not None]
+
+
 def broken_steps(subject: Subject, steps: Sequence[Step]) -> list[StepBreak]:
-    """All breaks. Raises ``RenderError`` when the template refuses a call."""
-    found = []
-    sides = [Side(step.call, True, subject.render(step.call, True)) for step in steps]
-    for index in range(1, len(sides)):
-        broken = break_of_step(index, sides[index - 1], steps[index - 1].generated, sides[index])
-        if broken is not None:
-            found.append(broken)
-    return found
+    """Render all steps and compare. Raises ``RenderError`` when the template refuses a call."""
+    return breaks_between(steps, rendered_steps(subject, steps))
 
 
 def blame_of_step(subject: Subject, broken: StepBreak) -> Blame | None:

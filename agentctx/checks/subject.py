@@ -17,7 +17,7 @@ from agentctx.checks.material import ArgumentForm, Json
 from agentctx.errors import RenderError
 from agentctx.rendering.templates.limits import LimitError
 from agentctx.rendering.templates.profile import reasoning_key
-from agentctx.rendering.templates.template import ChatTemplate, Conversation
+from agentctx.rendering.templates.template import ChatTemplate, Conversation, Rendering
 from agentctx.rendering.templates.trail import Event, FollowedTemplate
 
 NOON = datetime(2025, 1, 15, 9, 30)
@@ -71,7 +71,7 @@ class Subject:
     """A template with everything that rendering it takes.
 
     ``variables``: special tokens; those that every template expects are filled in where the source doesn't name them.
-    ``relaxed``: templates may change lists and dicts; by default where the source does.
+    ``keywords``: how the template is used, in every call. ``relaxed``: templates may change lists and dicts; by default where the source does.
     Raises ``RenderError`` when the template is none.
     """
 
@@ -82,7 +82,9 @@ class Subject:
         name: str,
         variables: Mapping[str, Any] | None = None,
         relaxed: bool | None = None,
+        keywords: Mapping[str, Any] | None = None,
     ) -> None:
+        self.keywords = dict(keywords or {})
         known = dict(variables or {})
         known.setdefault("bos_token", "<s>")
         known.setdefault("eos_token", "</s>")
@@ -99,12 +101,17 @@ class Subject:
 
     def render(self, call: Call, generation: bool) -> str:
         """The text. Raises ``RenderError`` when the template refuses."""
-        return self.template.render_messages(
-            self._shaped(call.messages),
-            call.tools,
+        return self.rendering(call, generation).text
+
+    def rendering(self, call: Call, generation: bool, previous: Rendering | None = None) -> Rendering:
+        """The text and what is needed to go on from there. ``previous``: a rendering whose messages begin this call's."""
+        tools = list(call.tools) if call.tools is not None else None
+        return self.template.render(
+            Conversation(list(self._shaped(call.messages)), tools),
             add_generation_prompt=generation,
             now=call.now,
-            **call.keywords,
+            arguments={**self.keywords, **call.keywords},
+            previous=previous if previous is not None and previous.conversation.tools == tools else None,
         )
 
     @cached_property
@@ -121,13 +128,12 @@ class Subject:
 
     def follow(self, call: Call, generation: bool, flip: int = -1) -> tuple[str, list[Event]]:
         """The text and its trail; ``flip`` numbers a decision that is to come out the other way."""
-        messages = [dict(message) for message in self._shaped(call.messages)]
-        tools = [dict(tool) for tool in call.tools] if call.tools is not None else None
+        tools = list(call.tools) if call.tools is not None else None
         return self.followed.follow(
-            Conversation(messages, tools),
+            Conversation(list(self._shaped(call.messages)), tools),
             add_generation_prompt=generation,
             now=call.now,
-            arguments=dict(call.keywords),
+            arguments={**self.keywords, **call.keywords},
             flip=flip,
         )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import typer
 
 from agentctx.commands.check_log import check_log
+from agentctx.commands.check_template import check_template
 
 app = typer.Typer(
     name="check",
@@ -13,3 +14,4 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 app.command("log")(check_log)
+app.command("template")(check_template)

@@ -1,0 +1,171 @@
+"""What a template costs in use: a tool session of twenty model calls, or a recorded one, counted in tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from agentctx.checks import material
+from agentctx.checks.battery import keeping_keywords, thinking_switches
+from agentctx.checks.growth import Side
+from agentctx.checks.material import Json
+from agentctx.checks.steps import Step, StepBreak, breaks_between, rendered_steps
+from agentctx.checks.subject import Call, Subject
+from agentctx.errors import InputError, RenderError
+from agentctx.messages import Request
+from agentctx.rendering.incremental import Encoded, encode_further
+from agentctx.rendering.templates.conversation import Converter
+from agentctx.rendering.templates.limits import LimitError
+from agentctx.rendering.templates.profile import read_profile
+from agentctx.rendering.tokenizer import Tokenizer
+from agentctx.traces import Session
+
+_QUESTIONS = (
+    "The nightly build fails in the parser tests. Find out why and mend it.",
+    "Now the same for Windows line ends, please, with a test.",
+    "Add a --strict option that refuses files without a final line end.",
+    "Write the change into the changelog, in one sentence.",
+    "Run everything once more and tell me what is left to do.",
+)
+_ROUNDS = 3  # tool calls before each answer: five questions make twenty model calls
+_FILE = "\n".join(f"    line {n:>3}: tokens.append(Token(kind, text[start:end]))" for n in range(1, 9))
+
+
+@dataclass(frozen=True, slots=True)
+class SessionCost:
+    """A session under a template.
+
+    ``calls``: model calls; ``broken``: those whose prompt doesn't extend the one before. ``prompt``: tokens of all prompts;
+    ``rework``: tokens that stood in the prompt before and have to be computed again because of a break. ``worst``: at the worst call.
+    ``exact``: counted with the model's own tokenizer.
+    """
+
+    calls: int
+    broken: int
+    prompt: int
+    rework: int
+    worst: int
+    exact: bool
+
+    @property
+    def share(self) -> float:
+        """Rework as a share of all prompt tokens."""
+        return self.rework / self.prompt if self.prompt else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Repair:
+    """A keyword of the template, and what the session costs with it."""
+
+    keywords: tuple[tuple[str, Any], ...]
+    cost: SessionCost
+
+    @property
+    def text(self) -> str:
+        return ", ".join(f"{name}={value}" for name, value in self.keywords)
+
+
+def agent_steps(subject: Subject, keywords: Mapping[str, Any] | None = None) -> list[Step]:
+    """The built-in session: five questions, each with three tool calls and an answer, reasoning before each.
+
+    Templates that take no tool calls get a chat of twenty questions.
+    """
+    forms = subject.forms
+    messages: list[Json] = list(forms.opening)
+    with_calls = forms.calls != "raises"
+    tools = material.TOOLS if with_calls else forms.least_tools
+    steps: list[Step] = []
+
+    def ask() -> None:
+        steps.append(Step(Call(list(messages), tools, keywords or {})))
+
+    def reply(number: int, content: str | None, calls: list[Json] | None = None) -> None:
+        messages.append(
+            material.answer(
+                number,
+                content,
+                calls=calls,
+                reasoning=material.thought(number),
+                reasoning_key=forms.reasoning_key,
+            )
+        )
+
+    number = 0
+    for question in _QUESTIONS if with_calls else _QUESTIONS * 4:
+        messages.append({"role": "user", "content": question})
+        for _ in range(_ROUNDS if with_calls else 0):
+            ask()
+            number += 1
+            arguments = {"path": f"src/part{number}.py", "limit": 40}
+            reply(
+                number,
+                forms.beside_calls,
+                [material.call(number, "read_file", arguments, forms.arguments)],
+            )
+            messages.append(material.result(number, "read_file", f"part {number}\n{_FILE}"))
+        ask()
+        number += 1
+        reply(number, None)
+    return steps
+
+
+def recorded_steps(
+    subject: Subject, session: Session, keywords: Mapping[str, Any] | None = None
+) -> list[Step]:
+    """A recorded session, a step per generated message. Raises ``InputError`` when nothing was generated in it."""
+    converter = Converter(read_profile(subject.template))
+    opening = (session.system,) if session.system is not None else ()
+    request = Request(tools=session.tools, messages=(*opening, *session.messages))
+    whole = converter.prepare(request).conversation
+    steps = [
+        Step(Call(whole.messages[: len(opening) + index], whole.tools, keywords or {}))
+        for index, generated in enumerate(session.generated)
+        if generated
+    ]
+    if not steps:
+        raise InputError("no message of the session was generated by a model", file=session.file)
+    return steps
+
+
+def cost_of(sides: Sequence[Side], breaks: Sequence[StepBreak], tokenizer: Tokenizer) -> SessionCost:
+    """Count a session. ``sides``: the prompt of each step."""
+    prompt = 0
+    encoded: Encoded | None = None
+    tokens: list[Encoded] = []
+    for side in sides:
+        encoded, _ = encode_further(tokenizer, side.text, encoded)
+        tokens.append(encoded)
+        prompt += len(encoded.ids)
+    lost = [_tokens_behind(tokens[broken.step - 1], broken.offset) for broken in breaks]
+    return SessionCost(len(sides), len(breaks), prompt, sum(lost), max(lost, default=0), tokenizer.exact)
+
+
+def _tokens_behind(encoded: Encoded, offset: int) -> int:
+    """Tokens of a prompt that end behind a character: those that can't be reused."""
+    return len(encoded.ids) - token_at(encoded, offset)
+
+
+def token_at(encoded: Encoded, offset: int) -> int:
+    """The token that holds a character."""
+    if offset >= len(encoded.text):
+        return len(encoded.ids)
+    return int((encoded.starts <= offset).sum()) - 1
+
+
+def session_cost(subject: Subject, steps: Sequence[Step], tokenizer: Tokenizer) -> SessionCost | None:
+    """Render and count; ``None`` where the template refuses the session."""
+    try:
+        sides = rendered_steps(subject, steps)
+    except LimitError:
+        raise
+    except RenderError:
+        return None
+    return cost_of(sides, breaks_between(steps, sides), tokenizer)
+
+
+def keyword_settings(source: str) -> list[dict[str, Any]]:
+    """Settings of the template's keywords that may keep the prefix."""
+    settings: list[dict[str, Any]] = [{name: value} for name, value in keeping_keywords(source)]
+    switches = thinking_switches(source)
+    return [*settings, *([dict.fromkeys(switches, False)] if switches else [])]

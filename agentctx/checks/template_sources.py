@@ -1,0 +1,136 @@
+"""Where the templates to check come from: files, folders, GGUFs, running servers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit, urlunsplit
+
+import httpx
+
+from agentctx.errors import InputError, UsageError
+from agentctx.rendering.sources import DEFAULT, ModelSource, props_source, read_source, token_like
+from agentctx.rendering.tokenizer import Tokenizer, embedded_tokenizer, with_tokens
+
+_SUFFIXES = (".jinja", ".jinja2", ".j2", ".gguf")
+_CONFIGS = ("tokenizer_config.json", "chat_template.json")
+_MOST_BYTES = 20_000_000
+_SECONDS = 20.0
+
+
+@dataclass(frozen=True, slots=True)
+class TemplateSource:
+    """One template to check. ``location``: the file or URL that it stands in. ``tokenizer``: the model's own, if the source has one.
+
+    ``error``: why the source could not be read.
+    """
+
+    name: str
+    location: str
+    source: str = ""
+    variables: dict[str, Any] = field(default_factory=dict)
+    tokenizer: Tokenizer | None = None
+    error: str = ""
+
+    def counting(self) -> Tokenizer:
+        """The tokenizer to count with: the model's, or the embedded one with the template's special tokens."""
+        return self.tokenizer or with_tokens(embedded_tokenizer(), token_like(self.source))
+
+
+def template_sources(places: Iterable[str]) -> list[TemplateSource]:
+    """The templates in files, folders and at URLs, in order. A source that can't be read is one with an ``error``.
+
+    Raises ``UsageError`` for a path that isn't there or holds no template.
+    """
+    found: list[TemplateSource] = []
+    for place in places:
+        if place.startswith(("http://", "https://")):
+            found += _tried(place, lambda place=place: _fetched(place))
+            continue
+        path = Path(place)
+        if not path.exists():
+            raise UsageError(
+                f"{place} isn't there; name a template, a folder, a GGUF, a tokenizer_config.json or a URL"
+            )
+        files = list(_files(path))
+        if not files:
+            raise UsageError(f"{place} holds no chat template (*.jinja, *.gguf, tokenizer_config.json)")
+        for file in files:
+            found += _tried(str(file), lambda file=file: read_source(file))
+    return found
+
+
+def _files(path: Path) -> Iterator[Path]:
+    """The sources in a folder: a checkpoint is one, whatever files it has."""
+    if not path.is_dir() or any((path / name).is_file() for name in (*_CONFIGS, "chat_template.jinja")):
+        yield path
+    else:
+        for inner in sorted(path.iterdir()):
+            if inner.is_dir() or inner.suffix in _SUFFIXES:
+                yield from _files(inner)
+
+
+def _tried(location: str, read: Any) -> list[TemplateSource]:
+    try:
+        source: ModelSource = read()
+    except InputError as error:
+        return [TemplateSource(Path(location).stem or location, location, error=str(error))]
+    return [
+        TemplateSource(
+            source.name if which == DEFAULT else f"{source.name}:{which}",
+            _file_of(location, which),
+            text,
+            dict(source.variables),
+            source.tokenizer,
+        )
+        for which, text in source.templates.items()
+    ]
+
+
+def _file_of(location: str, which: str) -> str:
+    """The file that a template stands in, where it stands alone."""
+    plain = Path(location) / "chat_template.jinja"
+    return str(plain) if which == DEFAULT and plain.is_file() else location
+
+
+def _fetched(url: str) -> ModelSource:
+    """A template, a config, or what a llama-server says about itself.
+
+    Raises ``InputError`` when nothing usable is there. User name, password and query of the URL never reach an error.
+    """
+    parts = urlsplit(url)
+    shown = urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
+    if parts.path in ("", "/", "/v1"):
+        url, shown = (each.removesuffix("/v1").rstrip("/") + "/props" for each in (url, shown))
+    text = _body(url, shown)
+    name = parts.path.rstrip("/").rpartition("/")[2] or parts.netloc.rpartition("@")[2]
+    if not text.lstrip().startswith("{") or text.lstrip().startswith(("{%", "{{", "{#")):
+        return ModelSource(Path(name).stem, {DEFAULT: text})
+    try:
+        data = json.loads(text)
+    except ValueError as error:
+        raise InputError(f"no JSON: {error}", file=shown) from error
+    return props_source(data, name=shown)
+
+
+def _body(url: str, shown: str) -> str:
+    chunks: list[bytes] = []
+    size = 0
+    try:
+        with httpx.stream("GET", url, timeout=_SECONDS, follow_redirects=True) as response:
+            if response.status_code != 200:
+                raise InputError(f"the server answers {response.status_code}", file=shown)
+            for chunk in response.iter_bytes():
+                size += len(chunk)
+                if size > _MOST_BYTES:
+                    raise InputError(f"more than {_MOST_BYTES} bytes", file=shown)
+                chunks.append(chunk)
+    except (httpx.HTTPError, httpx.InvalidURL) as error:
+        raise InputError(f"can't be fetched: {type(error).__name__}", file=shown) from error
+    try:
+        return b"".join(chunks).decode()
+    except UnicodeDecodeError as error:
+        raise InputError("no UTF-8 text", file=shown) from error

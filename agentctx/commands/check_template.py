@@ -1,0 +1,103 @@
+"""``agentctx check template FILE…``"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+from agentctx.commands.terminal import err, out, show, write_whole
+from agentctx.errors import UsageError
+
+if TYPE_CHECKING:
+    from agentctx.traces import Session
+
+_KEYWORD = "How the template is used, such as enable_thinking=false; give it several times."
+_PLACES = "Templates (.jinja), GGUFs, tokenizer_config.json, checkpoints, folders of these, URLs of files or of a llama-server."
+
+
+def check_template(
+    places: Annotated[list[str], typer.Argument(metavar="FILE|DIR|GGUF|URL...", help=_PLACES)],
+    keyword: Annotated[
+        list[str] | None, typer.Option("--keyword", "-k", metavar="NAME=VALUE", help=_KEYWORD)
+    ] = None,
+    session: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE", help="Count a recorded session instead of the built-in one of 20 calls."
+        ),
+    ] = None,
+    baseline: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Known findings, each with a reason; they don't fail.")
+    ] = None,
+    update_baseline: Annotated[
+        bool,
+        typer.Option("--update-baseline", help="Write what was found into the baseline; needs --reason."),
+    ] = False,
+    reason: Annotated[
+        str, typer.Option(metavar="TEXT", help="Why the new findings of --update-baseline are accepted.")
+    ] = "",
+    notes: Annotated[
+        bool, typer.Option("--notes", help="Also what costs once, and what a changed request would cost.")
+    ] = False,
+    brief: Annotated[bool, typer.Option("--brief", help="One line for each template.")] = False,
+    jobs: Annotated[
+        int | None,
+        typer.Option(
+            "--jobs", "-j", min=1, help="Processes. Default: one per core when there is much to do."
+        ),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")] = False,
+) -> None:
+    """Render growing agent conversations and say where a template rewrites what it printed before, at which line, and what that costs."""
+    from agentctx.checks import templates
+    from agentctx.checks.baseline import apply_baseline, baseline_text, read_baseline
+    from agentctx.checks.template_sources import template_sources
+
+    if update_baseline and (baseline is None or not reason.strip()):
+        raise UsageError("--update-baseline needs --baseline FILE and --reason TEXT")
+    rules = templates.TemplateRules(_keywords(keyword or ()), _session(session) if session else None)
+    sources = template_sources(places)
+    with Progress(
+        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), console=err, transient=True
+    ) as progress:
+        task = progress.add_task("checking templates", total=len(sources))
+        reports = templates.check_templates(sources, rules, jobs=jobs, on_done=lambda: progress.advance(task))
+    result = templates.result_of(reports)
+    known = read_baseline(baseline) if baseline and (baseline.exists() or not update_baseline) else []
+    if update_baseline and baseline is not None:
+        write_whole(baseline, baseline_text(result.findings, known, reason))
+        known = read_baseline(baseline)
+    apply_baseline(result, known)
+    if as_json:
+        print(json.dumps(templates.reports_json(reports, result), ensure_ascii=False, indent=2))
+    else:
+        show(templates.report_lines(reports, result, notes=notes, brief=brief))
+        if update_baseline:
+            out.print(f"wrote {baseline}", markup=False, highlight=False)
+    raise typer.Exit(result.exit_code)
+
+
+def _keywords(given: list[str] | tuple[()]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for each in given:
+        name, sign, value = each.partition("=")
+        if not sign or not name.isidentifier():
+            raise UsageError(f"--keyword takes NAME=VALUE, not {each!r}")
+        try:
+            found[name] = json.loads(value.lower() if value in ("True", "False", "None") else value)
+        except ValueError:
+            found[name] = value
+    return found
+
+
+def _session(path: str) -> Session:
+    from agentctx.traces import read_sessions
+
+    sessions = list(read_sessions(path))
+    if len(sessions) != 1:
+        raise UsageError(f"{path} holds {len(sessions)} sessions; name a file with one")
+    return sessions[0]
