@@ -25,9 +25,10 @@ import numpy as np
 
 from agentctx.errors import RenderError
 from agentctx.messages import MediaPart, Message, Request, Tool
+from agentctx.rendering.growing import Grown
 from agentctx.rendering.layout import Block, Piece, Run, Special, encode_block
 from agentctx.rendering.prompt import Prompt, Span, TokenIds, Zone
-from agentctx.rendering.spans import zone_of
+from agentctx.rendering.spans import common_start, zone_of
 from agentctx.rendering.tokenizer import CharStarts, Tokenizer, embedded_tokenizer
 
 START, SEP, END = Special("<|im_start|>"), Special("<|im_sep|>"), Special("<|im_end|>")
@@ -91,6 +92,7 @@ class _State:
     """Where each message's block begins (token, char, index of its first span); one more entry for the end."""
 
     renderer: ChatMLRenderer
+    tokens: Grown
     places: tuple[tuple[int, int, int], ...]
 
 
@@ -104,19 +106,26 @@ class _Output:
         self.spans: list[Span] = []
         self.places: list[tuple[int, int, int]] = []
         self.token = self.char = 0
+        self._before: Grown | None = None
+        self._kept = 0
 
     def place(self) -> tuple[int, int, int]:
         return (self.token, self.char, len(self.spans))
 
-    def take(self, previous: Prompt, places: tuple[tuple[int, int, int], ...]) -> None:
+    def take(self, previous: Prompt, tokens: Grown, places: tuple[tuple[int, int, int], ...]) -> None:
         """Begin with what stands before the last of the places."""
         self.places = list(places)
         self.token, self.char, count = places[-1]
-        assert previous.starts is not None
-        self.ids.append(previous.token_ids[: self.token])
-        self.starts.append(previous.starts[: self.token])
+        self._before, self._kept = tokens, self.token
         self.texts.append(previous.text[: self.char])
         self.spans = list(previous.spans[:count])
+
+    def tokens(self) -> Grown:
+        """All tokens, those that were taken over first."""
+        ids, starts = np.concatenate(self.ids), np.concatenate(self.starts)
+        return (
+            Grown.of(ids, starts) if self._before is None else self._before.extended(self._kept, ids, starts)
+        )
 
     def add(self, block: Block, spans: Iterable[Span]) -> None:
         self.spans.extend(spans)
@@ -158,7 +167,7 @@ class ChatMLRenderer:
         kept = self._kept(request, previous)
         out = _Output()
         if kept is not None and previous is not None and isinstance(previous.state, _State):
-            out.take(previous, previous.state.places[: kept + 1])
+            out.take(previous, previous.state.tokens, previous.state.places[: kept + 1])
         else:
             kept = self._lead(request)
             if kept:
@@ -170,14 +179,15 @@ class ChatMLRenderer:
             self._add_message(out, request, index)
         opening = self._opening
         out.add(opening, opening.spans("template", None, out.token, out.char, "template"))
+        tokens = out.tokens()
         return Prompt(
-            token_ids=np.concatenate(out.ids),
+            token_ids=tokens.ids,
             text="".join(out.texts),
             spans=tuple(out.spans),
             request=request,
             exact=self.tokenizer.exact,
-            starts=np.concatenate(out.starts),
-            state=_State(self, tuple(out.places)),
+            starts=tokens.starts,
+            state=_State(self, tokens, tuple(out.places)),
         )
 
     def _add_message(self, out: _Output, request: Request, index: int) -> None:
@@ -223,12 +233,7 @@ class ChatMLRenderer:
         old, new = previous.request, request
         if old.tools != new.tools or old.pinned != new.pinned:
             return None
-        limit = min(len(old.messages), len(new.messages))
-        kept = 0
-        while kept < limit and (
-            old.messages[kept] is new.messages[kept] or old.messages[kept] == new.messages[kept]
-        ):
-            kept += 1
+        kept = common_start(old.messages, new.messages)
         # The notes of the newest message are the tail; once another message follows they are log.
         changes_zone = (kept == len(old.messages)) != (kept == len(new.messages))
         if kept and changes_zone and new.messages[kept - 1].notes:

@@ -11,22 +11,31 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from agentctx.rendering.growing import Grown
 from agentctx.rendering.prompt import TokenIds
 from agentctx.rendering.tokenizer import CharStarts, Tokenizer
 
 
 @dataclass(frozen=True, slots=True)
 class Encoded:
-    """A text and its tokens. ``starts``: the character at which each token begins."""
+    """A text and its tokens."""
 
     text: str
-    ids: TokenIds
-    starts: CharStarts
+    tokens: Grown
+
+    @property
+    def ids(self) -> TokenIds:
+        return self.tokens.ids
+
+    @property
+    def starts(self) -> CharStarts:
+        """The character at which each token begins."""
+        return self.tokens.starts
 
 
 def encode(tokenizer: Tokenizer, text: str) -> Encoded:
     """Encode the whole text."""
-    return Encoded(text, *tokenizer.encode_placed(text))
+    return Encoded(text, Grown.of(*tokenizer.encode_placed(text)))
 
 
 def encode_further(tokenizer: Tokenizer, text: str, previous: Encoded | None) -> tuple[Encoded, int]:
@@ -43,16 +52,8 @@ def encode_further(tokenizer: Tokenizer, text: str, previous: Encoded | None) ->
     if cut <= 0:
         return encode(tokenizer, text), 0
     kept = int(np.searchsorted(previous.starts, np.int32(cut)))  # of one type: else all places are converted
-    rest = text[cut:]
-    ids, starts = tokenizer.encode_placed(rest)
-    return (
-        Encoded(
-            text,
-            np.concatenate([previous.ids[:kept], ids]),
-            np.concatenate([previous.starts[:kept], starts + np.int32(cut)]),
-        ),
-        cut,
-    )
+    ids, starts = tokenizer.encode_placed(text[cut:])
+    return Encoded(text, previous.tokens.extended(kept, ids, starts + np.int32(cut))), cut
 
 
 def common_text_length(left: str, right: str) -> int:

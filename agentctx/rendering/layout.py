@@ -65,8 +65,9 @@ class Block:
 
 def encode_block(runs: Iterable[Run], tokenizer: Tokenizer) -> Block:
     """Encode the runs. Equal neighbouring fields are one mark; a token over two fields belongs to the first."""
-    ids: list[TokenIds] = []
-    places: list[CharStarts] = []
+    special = tokenizer.special_tokens
+    ids: list[TokenIds | list[int]] = []
+    places: list[CharStarts | list[int]] = []
     texts: list[str] = []
     marks: list[tuple[str, int, int, int, int]] = []
     token = char = 0
@@ -82,26 +83,33 @@ def encode_block(runs: Iterable[Run], tokenizer: Tokenizer) -> Block:
 
     for run in runs:
         if isinstance(run, Special):
-            ids.append(np.array([tokenizer.special_tokens[run.text]], dtype=np.int32))
-            places.append(np.array([char], dtype=np.int32))
+            ids.append([special[run.text]])
+            places.append([char])
             texts.append(run.text)
             mark(TEMPLATE, 1, len(run.text))
             continue
         pieces = [(piece.field, replace_surrogates(piece.text)) for piece in run if piece.text]
         if not pieces:
             continue
-        text = "".join(piece for _, piece in pieces)
+        text = pieces[0][1] if len(pieces) == 1 else "".join(piece for _, piece in pieces)
         encoded, starts = tokenizer.place_ordinary(text)
         ids.append(encoded)
         places.append(starts + np.int32(char))
         texts.append(text)
-        ends = np.cumsum([len(piece) for _, piece in pieces])
-        cuts = np.searchsorted(starts, ends) if len(pieces) > 1 else [len(encoded)]
+        cuts = [len(encoded)]
+        if len(pieces) > 1:
+            ends = np.array([len(piece) for _, piece in pieces], dtype=np.int32)
+            cuts = starts.searchsorted(ends.cumsum(dtype=np.int32)).tolist()
         done = 0
         for (name, piece), cut in zip(pieces, cuts, strict=True):
-            mark(name, int(cut) - done, len(piece))
-            done = int(cut)
+            mark(name, cut - done, len(piece))
+            done = cut
     if not ids:
         empty = np.array([], dtype=np.int32)
         return Block(empty, empty, "", ())
-    return Block(np.concatenate(ids), np.concatenate(places), "".join(texts), tuple(marks))
+    return Block(
+        np.concatenate(ids, dtype=np.int32),
+        np.concatenate(places, dtype=np.int32),
+        "".join(texts),
+        tuple(marks),
+    )

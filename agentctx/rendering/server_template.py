@@ -16,6 +16,7 @@ from typing import Any
 
 from agentctx.errors import RenderError
 from agentctx.messages import Message, Request
+from agentctx.rendering.growing import Grown
 from agentctx.rendering.incremental import Encoded, common_text_length, encode_further
 from agentctx.rendering.prompt import Prompt, TokenIds
 from agentctx.rendering.spans import Run, Source, map_spans
@@ -232,7 +233,9 @@ class ServerTemplateRenderer:
             own = None
         if own is not None and own.text == text:
             assert own.starts is not None
-            return replace(own, state=_State(self, own, Encoded(text, own.token_ids, own.starts), ()))
+            return replace(
+                own, state=_State(self, own, Encoded(text, Grown.of(own.token_ids, own.starts)), ())
+            )
         encoded, _ = encode_further(self.tokenizer, text, before.encoded if before else None)
         runs = list(attributed(request, text, own))
         return Prompt(

@@ -79,10 +79,10 @@ def replace_surrogates(text: str) -> str:
     return _SURROGATE.sub("\ufffd", text)
 
 
-def byte_starts_to_char_starts(text: str, byte_starts: npt.NDArray[np.int64]) -> CharStarts:
+def byte_starts_to_char_starts(text: str, byte_starts: npt.NDArray[np.int64 | np.int32]) -> CharStarts:
     """Offsets into the UTF-8 bytes of ``text`` turned into character offsets."""
     if text.isascii():
-        return byte_starts.astype(np.int32)
+        return byte_starts.astype(np.int32, copy=False)
     data = np.frombuffer(text.encode(), dtype=np.uint8)
     char_of_byte = np.cumsum((data & 0xC0) != 0x80, dtype=np.int32) - 1
     return char_of_byte[byte_starts]
@@ -101,9 +101,9 @@ class TiktokenTokenizer:
         return {text: self.encoding.encode_single_token(text) for text in self.encoding.special_tokens_set}
 
     @cached_property
-    def _lengths(self) -> npt.NDArray[np.int64]:
+    def _lengths(self) -> npt.NDArray[np.int32]:
         """Bytes of each token by id. Ids that the encoding leaves unused have length 0."""
-        lengths = np.zeros(self.encoding.n_vocab, dtype=np.int64)
+        lengths = np.zeros(self.encoding.n_vocab, dtype=np.int32)
         for token in range(self.encoding.n_vocab):
             try:
                 lengths[token] = len(self.encoding.decode_single_token_bytes(token))
@@ -126,7 +126,9 @@ class TiktokenTokenizer:
 
     def _placed(self, text: str, ids: TokenIds) -> tuple[TokenIds, CharStarts]:
         lengths = self._lengths[ids]
-        return ids, byte_starts_to_char_starts(replace_surrogates(text), np.cumsum(lengths) - lengths)
+        return ids, byte_starts_to_char_starts(
+            replace_surrogates(text), lengths.cumsum(dtype=np.int32) - lengths
+        )
 
     def cut(self, text: str, limit: int) -> int:
         return max(self._special.last_start(text, limit), 0)
