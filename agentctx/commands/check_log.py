@@ -16,54 +16,68 @@ from agentctx.commands.target_options import (
 )
 from agentctx.commands.terminal import complain, out, show
 
-_ALLOW = "Code of findings that don't fail the check, such as AC115; give it several times."
+Files = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="FILE...",
+        help="Logs of requests or recorded sessions, any known format, plain, gzip or zstd; folders are walked.",
+    ),
+]
+ReworkTurn = Annotated[
+    int | None,
+    typer.Option("--max-rework-turn", min=0, metavar="N", help="Tokens paid again in one turn, at most."),
+]
+ReworkSession = Annotated[
+    int | None,
+    typer.Option(
+        "--max-rework-session", min=0, metavar="N", help="Tokens paid again in a conversation, at most."
+    ),
+]
+HitRate = Annotated[
+    str | None,
+    typer.Option("--min-hit-rate", metavar="RATE", help="Share of prompt tokens reused: 0.9 or 90%."),
+]
+Compactions = Annotated[
+    str | None, typer.Option("--max-compactions", metavar="N/K", help="Compactions in any K turns: 1/50.")
+]
+StablePrefix = Annotated[
+    int | None,
+    typer.Option("--min-stable-prefix", min=1, metavar="N", help="Leading tokens that must never break."),
+]
+Allow = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--allow",
+        metavar="CODE",
+        help="Code of findings that don't fail the check, such as AC115; give it several times.",
+    ),
+]
+OneLog = Annotated[bool, typer.Option("--one-log", help="The files are pieces of one log, oldest first.")]
+SkipOthers = Annotated[
+    bool, typer.Option("--skip-others", help="Pass over records that are no request to a model.")
+]
+Suspicions = Annotated[
+    bool, typer.Option("--suspicions/--no-suspicions", help="Show what is suspected and not proven.")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 
 
 def check_log(
-    files: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="FILE...",
-            help="Logs of requests or recorded sessions, any known format, plain, gzip or zstd; folders are walked.",
-        ),
-    ],
+    files: Files,
     target: TargetOption = "as-sent",
     tokenizer: TokenizerOption = None,
     cache: CacheOption = None,
     prefill_rate: RateOption = None,
-    rework_turn: Annotated[
-        int | None,
-        typer.Option("--max-rework-turn", min=0, metavar="N", help="Tokens paid again in one turn, at most."),
-    ] = None,
-    rework_session: Annotated[
-        int | None,
-        typer.Option(
-            "--max-rework-session", min=0, metavar="N", help="Tokens paid again in a conversation, at most."
-        ),
-    ] = None,
-    hit_rate: Annotated[
-        str | None,
-        typer.Option("--min-hit-rate", metavar="RATE", help="Share of prompt tokens reused: 0.9 or 90%."),
-    ] = None,
-    compactions: Annotated[
-        str | None,
-        typer.Option("--max-compactions", metavar="N/K", help="Compactions in any K turns: 1/50."),
-    ] = None,
-    stable_prefix: Annotated[
-        int | None,
-        typer.Option("--min-stable-prefix", min=1, metavar="N", help="Leading tokens that must never break."),
-    ] = None,
-    allow: Annotated[list[str] | None, typer.Option("--allow", metavar="CODE", help=_ALLOW)] = None,
-    one_log: Annotated[
-        bool, typer.Option("--one-log", help="The files are pieces of one log, oldest first.")
-    ] = False,
-    skip_others: Annotated[
-        bool, typer.Option("--skip-others", help="Pass over records that are no request to a model.")
-    ] = False,
-    suspicions: Annotated[
-        bool, typer.Option("--suspicions/--no-suspicions", help="Show what is suspected and not proven.")
-    ] = True,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")] = False,
+    rework_turn: ReworkTurn = None,
+    rework_session: ReworkSession = None,
+    hit_rate: HitRate = None,
+    compactions: Compactions = None,
+    stable_prefix: StablePrefix = None,
+    allow: Allow = None,
+    one_log: OneLog = False,
+    skip_others: SkipOthers = False,
+    suspicions: Suspicions = True,
+    as_json: AsJson = False,
 ) -> None:
     """Say where the requests of a log broke the prefix, why, and what it cost.
 
