@@ -18,6 +18,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from agentctx import __version__
 from agentctx.commands import check
+from agentctx.commands.doctor import doctor
 from agentctx.commands.explain import explain
 from agentctx.commands.run import run
 from agentctx.commands.sessions import read_all
@@ -37,6 +38,7 @@ app = typer.Typer(
 )
 app.add_typer(check.app)
 app.command()(explain)
+app.command()(doctor)
 app.command()(run)
 
 

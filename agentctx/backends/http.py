@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import re
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterator, Mapping
 from contextlib import aclosing, asynccontextmanager, closing, contextmanager
@@ -31,6 +30,7 @@ from agentctx.backends.backend import (
     StreamBroken,
     TimedOut,
 )
+from agentctx.backends.secrecy import secrets_in, shown, without
 from agentctx.errors import InputError, UsageError
 from agentctx.rendering.prompt import Prompt
 
@@ -58,28 +58,9 @@ def _pause(attempt: int, retry_after: float | None) -> float:
     return min(_LONGEST_PAUSE_S, 0.5 * 2**attempt if retry_after is None else retry_after)
 
 
-def _shown(url: str) -> str:
-    """An address as an error may name it: who asks, and what stands in the query, may be secret."""
-    parsed = httpx.URL(url)
-    return str(parsed.copy_with(username=None, password=None, query=None, fragment=None))
-
-
-_SENSITIVE = re.compile("auth|key|token|secret|cookie", re.IGNORECASE)
-
-
-def _secrets(*headers: Mapping[str, str]) -> tuple[str, ...]:
-    """Texts that must not come back in an error: values of headers that authorize, and what stands behind ``Bearer`` in them."""
-    values = {value for each in headers for name, value in each.items() if _SENSITIVE.search(name)}
-    values |= {value.partition(" ")[2] for value in values}
-    return tuple(sorted(filter(None, values), key=len, reverse=True))
-
-
 def _refusal(response: httpx.Response, url: str, secrets: tuple[str, ...]) -> Refused:
     """The error for a status that is not 2xx; the body must have been read. A server may repeat the key that it refuses."""
-    text = response.text.strip().replace("\n", " ")
-    for secret in secrets:
-        text = text.replace(secret, "***")
-    text = text[:_EXCERPT]
+    text = without(secrets, response.text.strip().replace("\n", " "))[:_EXCERPT]
     return Refused(
         f"{url} answered {response.status_code} {response.reason_phrase}: {text or 'no body'}",
         status=response.status_code,
@@ -146,7 +127,7 @@ class _Shared:
         return self.adapter.takes_tokens
 
     def __repr__(self) -> str:  # headers may hold keys: they never reach a log
-        return f"{type(self).__name__}({self.adapter.name}, {_shown(self.base_url)})"
+        return f"{type(self).__name__}({self.adapter.name}, {shown(self.base_url)})"
 
     def _url(self, call: Call) -> str:
         return self.base_url + call.path
@@ -244,7 +225,7 @@ class HttpBackend(_Shared):
         super().__init__(adapter, base_url, **limits)
         self._client = client or httpx.Client()
         self._owned = client is None
-        self._secrets = _secrets(self._headers, self._client.headers)
+        self._secrets = secrets_in(self._headers, self._client.headers)
 
     def __enter__(self) -> HttpBackend:
         return self
@@ -271,11 +252,11 @@ class HttpBackend(_Shared):
                     with closing(response):
                         response.read()
             except httpx.RequestError as error:
-                pause = self._pause_after_error(error, _shown(url), attempt)
+                pause = self._pause_after_error(error, shown(url), attempt)
             else:
                 if response.is_success:
                     break
-                pause = self._pause_after_refusal(response, _shown(url), attempt)
+                pause = self._pause_after_refusal(response, shown(url), attempt)
             time.sleep(pause)
             attempt += 1
         with closing(response):
@@ -283,7 +264,7 @@ class HttpBackend(_Shared):
 
     def complete(self, prompt: Prompt, options: Options) -> Completion:
         call = self.adapter.call(prompt, options, stream=False)
-        url = _shown(self._url(call))
+        url = shown(self._url(call))
         started = time.perf_counter()
         with self._open(call) as response:
             try:
@@ -296,7 +277,7 @@ class HttpBackend(_Shared):
 
     def stream(self, prompt: Prompt, options: Options) -> Generator[Delta, None, None]:
         call = self.adapter.call(prompt, options, stream=True)
-        url = _shown(self._url(call))
+        url = shown(self._url(call))
         reply = _Reply(self.adapter, url)
         with self._open(call) as response:
             try:
@@ -318,7 +299,7 @@ class AsyncHttpBackend(_Shared):
         super().__init__(adapter, base_url, **limits)
         self._client = client or httpx.AsyncClient()
         self._owned = client is None
-        self._secrets = _secrets(self._headers, self._client.headers)
+        self._secrets = secrets_in(self._headers, self._client.headers)
 
     async def __aenter__(self) -> AsyncHttpBackend:
         return self
@@ -344,11 +325,11 @@ class AsyncHttpBackend(_Shared):
                     async with aclosing(response):
                         await response.aread()
             except httpx.RequestError as error:
-                pause = self._pause_after_error(error, _shown(url), attempt)
+                pause = self._pause_after_error(error, shown(url), attempt)
             else:
                 if response.is_success:
                     break
-                pause = self._pause_after_refusal(response, _shown(url), attempt)
+                pause = self._pause_after_refusal(response, shown(url), attempt)
             await asyncio.sleep(pause)
             attempt += 1
         async with aclosing(response):
@@ -356,7 +337,7 @@ class AsyncHttpBackend(_Shared):
 
     async def complete(self, prompt: Prompt, options: Options) -> Completion:
         call = self.adapter.call(prompt, options, stream=False)
-        url = _shown(self._url(call))
+        url = shown(self._url(call))
         started = time.perf_counter()
         async with self._open(call) as response:
             try:
@@ -369,7 +350,7 @@ class AsyncHttpBackend(_Shared):
 
     async def stream(self, prompt: Prompt, options: Options) -> AsyncGenerator[Delta, None]:
         call = self.adapter.call(prompt, options, stream=True)
-        url = _shown(self._url(call))
+        url = shown(self._url(call))
         reply = _Reply(self.adapter, url)
         async with self._open(call) as response:
             try:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import PurePath
-from typing import Any
+from typing import Any, Self
 
 import httpx
 import numpy as np
@@ -23,6 +23,7 @@ from agentctx.backends.backend import (
     StreamBroken,
     TimedOut,
 )
+from agentctx.backends.secrecy import secrets_in, shown, without
 from agentctx.errors import UsageError
 from agentctx.messages import Message
 from agentctx.rendering.prompt import Prompt
@@ -107,8 +108,8 @@ class LlamaCompletion:
         return _Parser()
 
 
-class LlamaServer:
-    """The endpoints of a running llama-server beside the completion: properties, slots, template, tokenizer.
+class Endpoints:
+    """The JSON endpoints of a server, one call at a time. Close it, or use it as a context manager.
 
     Raises :class:`ConnectionFailed`, :class:`TimedOut`, :class:`Refused` or :class:`BadResponse`.
     """
@@ -117,8 +118,9 @@ class LlamaServer:
         headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
         self.base_url = base_url.rstrip("/")
         self._client = httpx.Client(base_url=self.base_url, headers=headers, timeout=timeout)
+        self._secrets = secrets_in(headers)
 
-    def __enter__(self) -> LlamaServer:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -127,37 +129,41 @@ class LlamaServer:
     def close(self) -> None:
         self._client.close()
 
-    def _ask(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
+    def ask(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
+        """What the server answers at a path, parsed."""
+        address = shown(self.base_url)
         try:
             response = self._client.request(method, path, json=body)
         except httpx.ConnectError as error:
-            raise ConnectionFailed(
-                f"can't connect to {self.base_url}: {error}; is the server running?"
-            ) from error
+            raise ConnectionFailed(f"can't connect to {address}: {error}; is the server running?") from error
         except httpx.TimeoutException as error:
-            raise TimedOut(f"{self.base_url}{path} was silent for too long") from error
-        except httpx.TransportError as error:
-            raise ConnectionFailed(f"{self.base_url}{path} closed the connection: {error}") from error
+            raise TimedOut(f"{address}{path} was silent for too long") from error
+        except httpx.RequestError as error:
+            raise ConnectionFailed(f"{address}{path} closed the connection: {error}") from error
         if not response.is_success:
             raise Refused(
-                f"{self.base_url}{path} answered {response.status_code}: {response.text.strip()[:300]}",
+                f"{address}{path} answered {response.status_code}: {without(self._secrets, response.text.strip())[:300]}",
                 status=response.status_code,
             )
         try:
             return response.json()
         except ValueError:
-            raise BadResponse(f"{self.base_url}{path} did not answer with JSON") from None
+            raise BadResponse(f"{address}{path} did not answer with JSON") from None
+
+
+class LlamaServer(Endpoints):
+    """The endpoints of a running llama-server beside the completion: properties, slots, template, tokenizer."""
 
     def props(self) -> Mapping[str, Any]:
         """``/props``: build, slots, context, chat template."""
-        body = self._ask("GET", "/props")
+        body = self.ask("GET", "/props")
         if not isinstance(body, Mapping):
             raise BadResponse(f"{self.base_url}/props did not answer with an object")
         return body
 
     def slots(self) -> list[Mapping[str, Any]]:
         """``/slots``: what each slot is doing."""
-        body = self._ask("GET", "/slots")
+        body = self.ask("GET", "/slots")
         if not isinstance(body, list):
             raise BadResponse(f"{self.base_url}/slots did not answer with a list")
         return body
@@ -173,14 +179,14 @@ class LlamaServer:
         """Token ids of a text, by the server's own tokenizer."""
         body = {"content": text, "add_special": add_special, "parse_special": parse_special}
         tokens: list[int] = need(
-            self._ask("POST", "/tokenize", body), "tokens", list, "llama-server /tokenize"
+            self.ask("POST", "/tokenize", body), "tokens", list, "llama-server /tokenize"
         )
         return tokens
 
     def tokenize_pieces(self, text: str, parse_special: bool = True) -> list[tuple[int, bytes]]:
         """Token ids of a text, each with the bytes that it stands for."""
         body = {"content": text, "add_special": False, "parse_special": parse_special, "with_pieces": True}
-        tokens = need(self._ask("POST", "/tokenize", body), "tokens", list, "llama-server /tokenize")
+        tokens = need(self.ask("POST", "/tokenize", body), "tokens", list, "llama-server /tokenize")
         pieces: list[tuple[int, bytes]] = []
         for token in tokens:
             number = need(token, "id", int, "llama-server /tokenize")
@@ -192,13 +198,13 @@ class LlamaServer:
     def detokenize(self, ids: Sequence[int]) -> str:
         """The text of token ids, special tokens included."""
         body = {"tokens": list(ids)}
-        text: str = need(self._ask("POST", "/detokenize", body), "content", str, "llama-server /detokenize")
+        text: str = need(self.ask("POST", "/detokenize", body), "content", str, "llama-server /detokenize")
         return text
 
     def apply_template(self, body: Mapping[str, Any]) -> str:
         """The text that the server makes of a chat request (``messages``, ``tools``, template keywords)."""
         text: str = need(
-            self._ask("POST", "/apply-template", body), "prompt", str, "llama-server /apply-template"
+            self.ask("POST", "/apply-template", body), "prompt", str, "llama-server /apply-template"
         )
         return text
 
@@ -212,11 +218,11 @@ class LlamaServer:
 
     def erase_slot(self, slot: int) -> Mapping[str, Any]:
         """Forget what a slot holds."""
-        body: Mapping[str, Any] = self._ask("POST", f"/slots/{slot}?action=erase", {})
+        body: Mapping[str, Any] = self.ask("POST", f"/slots/{slot}?action=erase", {})
         return body
 
     def _slot_action(self, slot: int, action: str, filename: str) -> Mapping[str, Any]:
         if not filename or filename in (".", "..") or PurePath(filename).name != filename or "\\" in filename:
             raise UsageError(f"slot file name {filename!r} must be a plain file name without path separators")
-        body: Mapping[str, Any] = self._ask("POST", f"/slots/{slot}?action={action}", {"filename": filename})
+        body: Mapping[str, Any] = self.ask("POST", f"/slots/{slot}?action={action}", {"filename": filename})
         return body

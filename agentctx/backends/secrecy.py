@@ -1,0 +1,30 @@
+"""What an error may say of an address, and what of a server's words: never a key."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+
+import httpx
+
+_SENSITIVE = re.compile("auth|key|token|secret|cookie", re.IGNORECASE)
+
+
+def shown(url: str) -> str:
+    """An address as an error may name it: who asks, and what stands in the query, may be secret."""
+    parsed = httpx.URL(url)
+    return str(parsed.copy_with(username=None, password=None, query=None, fragment=None))
+
+
+def secrets_in(*headers: Mapping[str, str]) -> tuple[str, ...]:
+    """Texts that must not come back in an error: values of headers that authorize, and what stands behind ``Bearer`` in them."""
+    values = {value for each in headers for name, value in each.items() if _SENSITIVE.search(name)}
+    values |= {value.partition(" ")[2] for value in values}
+    return tuple(sorted(filter(None, values), key=len, reverse=True))
+
+
+def without(secrets: Iterable[str], text: str) -> str:
+    """The text with every secret masked: a server may repeat the key that it refuses."""
+    for secret in secrets:
+        text = text.replace(secret, "***")
+    return text
