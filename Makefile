@@ -16,7 +16,7 @@ $(STAMP): pyproject.toml constraints.txt
 	touch $@
 
 demo: install
-	$(BIN)/agentctx compare examples/sessions/*.jsonl -o out/demo.html
+	$(BIN)/agentctx compare examples/sessions/*.jsonl --observe engine -o out/demo.html
 
 test: install
 	$(BIN)/pytest -n 2 --dist loadgroup

@@ -141,6 +141,11 @@ def _attempt(
         return Failure(session.id, session.file, spec, error)
 
 
+def _one_thread() -> None:
+    """Processes share the cores already: an engine that is loaded in one takes one thread."""
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+
 def _run(
     pairs: Sequence[tuple[Session, str]], setting: Setting, jobs: int
 ) -> Iterator[tuple[int, SessionReport | Failure]]:
@@ -157,7 +162,7 @@ def _run(
     order = sorted(range(len(pairs)), key=lambda index: -pairs[index][0].size)
     # An engine has threads: a process that is forked from one with threads may hang.
     context = get_context("spawn" if setting.observe is not None else None)
-    with ProcessPoolExecutor(max_workers=jobs, mp_context=context) as pool:
+    with ProcessPoolExecutor(max_workers=jobs, mp_context=context, initializer=_one_thread) as pool:
         futures = {pool.submit(_attempt, *pairs[index], setting): index for index in order}
         for future in as_completed(futures):
             yield futures[future], future.result()

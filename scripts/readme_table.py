@@ -6,12 +6,12 @@ import argparse
 import sys
 from pathlib import Path
 
-from agentctx.compare import compare
+from agentctx.compare import Setting, compare
 from agentctx.reports.tables import comparison_markdown
 from agentctx.traces import expand, read_sessions
 
 ROOT = Path(__file__).resolve().parent.parent
-BEGIN = "<!-- demo table: agentctx compare examples/sessions/*.jsonl --format markdown -->\n"
+BEGIN = "<!-- demo table: agentctx compare examples/sessions/*.jsonl --observe engine --format markdown -->\n"
 END = "<!-- end of demo table -->"
 
 
@@ -22,7 +22,7 @@ def main() -> int:
     check = parser.parse_args().check
     files = sorted((ROOT / "examples/sessions").glob("*.jsonl"))
     sessions = [session for file in expand(files) for session in read_sessions(file)]
-    table = comparison_markdown(compare(sessions).reports)
+    table = comparison_markdown(compare(sessions, setting=Setting(observe="engine")).reports)
     readme = ROOT / "README.md"
     text = readme.read_text(encoding="utf-8")
     head, _, rest = text.partition(BEGIN)

@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterable, Sequence
 from html import escape
 
+from agentctx.reports.tables import summary_cells, summary_columns
 from agentctx.reports.turn import PolicyTotals, SessionReport, TurnReport, totals_by_policy
 
 CACHED, NEW, REWORK = "#b9c6d4", "#0f8a6d", "#d1495b"
@@ -38,18 +39,9 @@ _HATCH = (
 
 def _rows(table: Sequence[PolicyTotals]) -> Iterable[str]:
     least = min((row.total("reprocessed") for row in table), default=0)
-    for row in table:
+    for row, cells in zip(table, summary_cells(table), strict=True):
         best = ' class="best"' if row.total("reprocessed") == least else ""
-        star = "*" if row.stand_in else ""
-        cells = [
-            f"{escape(row.policy)}{star}",
-            *(f"{row.total(name):,}" for name in ("prompt", "reused", "reprocessed", "new", "rework")),
-            f"{row.rework_factor:.2f}",
-            f"{row.worst_turn:,}",
-            f"{row.final_prompt:,}",
-            f"{100 * row.hit_rate:.1f} %",
-        ]
-        yield f"<tr{best}>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>"
+        yield f"<tr{best}>" + "".join(f"<td>{escape(cell)}</td>" for cell in cells) + "</tr>"
 
 
 def _strip(report: SessionReport, width: int, most_turns: int) -> str:
@@ -139,8 +131,17 @@ def _turn_row(turn: TurnReport) -> str:
         turn.turn,
         *(
             f"{count:,}"
-            for count in (turn.prompt, turn.reused, turn.new, turn.rounding, turn.broken, turn.server)
+            for count in (
+                turn.prompt,
+                turn.predicted,
+                turn.reused,
+                turn.new,
+                turn.rounding,
+                turn.broken,
+                turn.server,
+            )
         ),
+        escape(turn.mismatch or ""),
         escape(str(turn.divergence)) if turn.divergence else "",
     )
     return "<tr>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>"
@@ -152,21 +153,7 @@ def comparison_html(reports: Sequence[SessionReport], *, title: str, notes: Sequ
     sessions: dict[str, list[SessionReport]] = {}
     for report in reports:
         sessions.setdefault(report.session, []).append(report)
-    head = "".join(
-        f"<th>{name}</th>"
-        for name in (
-            "policy",
-            "prompt",
-            "cached",
-            "reprocessed",
-            "new",
-            "rework",
-            "rework factor",
-            "worst turn",
-            "final prompt",
-            "hit rate",
-        )
-    )
+    head = "".join(f"<th>{name}</th>" for name in summary_columns(table))
     out = [
         f'<!doctype html><html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
         f"<title>{escape(title)}</title><style>{_STYLE}</style><body>",
@@ -197,11 +184,13 @@ def comparison_html(reports: Sequence[SessionReport], *, title: str, notes: Sequ
                 for column in (
                     "turn",
                     "prompt",
+                    "predicted",
                     "cached",
                     "new",
                     "rounding",
                     "broken prefix",
                     "server",
+                    "mismatch",
                     "first difference",
                 )
             )

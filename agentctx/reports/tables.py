@@ -20,9 +20,15 @@ COLUMNS = (
 OBSERVED_COLUMNS = ("policy", "prompt", "predicted", "observed", "wrong turns", *COLUMNS[3:])
 
 
-def _columns(rows: Sequence[PolicyTotals]) -> tuple[str, ...]:
-    """The columns: what was predicted and what was observed, where turns were run."""
+def summary_columns(rows: Sequence[PolicyTotals]) -> tuple[str, ...]:
+    """The columns of a comparison: what was predicted and what was observed, where turns were run."""
     return OBSERVED_COLUMNS if any(row.observed for row in rows) else COLUMNS
+
+
+def summary_cells(rows: Sequence[PolicyTotals]) -> list[list[str]]:
+    """The cells below :func:`summary_columns`, a list for each policy."""
+    observed = summary_columns(rows) is OBSERVED_COLUMNS
+    return [_cells(row, observed=observed) for row in rows]
 
 
 def _cells(row: PolicyTotals, *, observed: bool) -> list[str]:
@@ -45,13 +51,12 @@ def comparison_table(reports: Sequence[SessionReport], *, title: str) -> Table:
     """The table for a terminal; the policy that reprocesses least is marked with an arrow."""
     table = Table(title=title, title_justify="left", header_style="bold", pad_edge=False, box=SIMPLE_HEAD)
     rows = totals_by_policy(reports)
-    columns = _columns(rows)
+    columns = summary_columns(rows)
     for column in columns:
         table.add_column(column, justify="left" if column == "policy" else "right", no_wrap=True)
     least = min((row.total("reprocessed") for row in rows), default=0)
-    for row in rows:
+    for row, cells in zip(rows, summary_cells(rows), strict=True):
         best = row.total("reprocessed") == least
-        cells = _cells(row, observed=columns is OBSERVED_COLUMNS)
         place = columns.index("reprocessed")
         cells[place] = f"→ {cells[place]}" if best else cells[place]
         table.add_row(*cells, style="bold" if best else None)
@@ -61,9 +66,9 @@ def comparison_table(reports: Sequence[SessionReport], *, title: str) -> Table:
 def comparison_markdown(reports: Sequence[SessionReport], *, notes: Sequence[str] = ()) -> str:
     """The table in GitHub-flavoured Markdown."""
     rows = totals_by_policy(reports)
-    columns = _columns(rows)
+    columns = summary_columns(rows)
     lines = ["| " + " | ".join(columns) + " |", "|:--" + "|--:" * (len(columns) - 1) + "|"]
-    lines += ["| " + " | ".join(_cells(row, observed=columns is OBSERVED_COLUMNS)) + " |" for row in rows]
+    lines += ["| " + " | ".join(cells) + " |" for cells in summary_cells(rows)]
     return "\n".join(lines) + "\n" + "".join(f"\n{note}\n" for note in notes)
 
 
