@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -120,6 +120,15 @@ class _Output:
         self.texts.append(previous.text[: self.char])
         self.spans = list(previous.spans[:count])
 
+    def rezone(self, request: Request, index: int) -> None:
+        """The notes of the newest message are the tail, and log once another message follows: the zone of the last one taken."""
+        if index < 0 or not request.messages[index].notes:
+            return
+        zone: Zone = "tail" if index == len(request.messages) - 1 else zone_of(request, index)
+        for place in range(self.places[index][2], len(self.spans)):
+            if self.spans[place].field == "note":
+                self.spans[place] = replace(self.spans[place], zone=zone)
+
     def tokens(self) -> Grown:
         """All tokens, those that were taken over first."""
         ids, starts = np.concatenate(self.ids), np.concatenate(self.starts)
@@ -168,6 +177,7 @@ class ChatMLRenderer:
         out = _Output()
         if kept is not None and previous is not None and isinstance(previous.state, _State):
             out.take(previous, previous.state.tokens, previous.state.places[: kept + 1])
+            out.rezone(request, kept - 1)
         else:
             kept = self._lead(request)
             if kept:
@@ -234,8 +244,4 @@ class ChatMLRenderer:
         if old.tools != new.tools or old.pinned != new.pinned:
             return None
         kept = common_start(old.messages, new.messages)
-        # The notes of the newest message are the tail; once another message follows they are log.
-        changes_zone = (kept == len(old.messages)) != (kept == len(new.messages))
-        if kept and changes_zone and new.messages[kept - 1].notes:
-            kept -= 1
         return kept if kept >= max(self._lead(old), self._lead(new)) else None
