@@ -87,6 +87,9 @@ _ALWAYS_CONTROL = frozenset(
 )
 _ALWAYS_USER_DEFINED = frozenset(("<|channel|>", "<|message|>", "<|start|>", "<|constrain|>"))
 _MODELS = ("gpt2", "llama", "gemma4")
+_OTHER_VOCABULARY = (
+    "convert the model again, or name its tokenizer.json behind its template: TEMPLATE.jinja@TOKENIZER"
+)
 
 
 def gguf_tokenizer(metadata: Mapping[str, Any], file: str) -> ModelTokenizer:
@@ -104,7 +107,9 @@ def gguf_tokenizer(metadata: Mapping[str, Any], file: str) -> ModelTokenizer:
             remedy="use a running server's tokenizer",
         )
     if not isinstance(tokens, list) or not tokens:
-        raise InputError("the file has no vocabulary", file=file, field="tokenizer.ggml.tokens")
+        raise InputError(
+            "the file has no vocabulary", file=file, field="tokenizer.ggml.tokens", remedy=_OTHER_VOCABULARY
+        )
     types = _types(metadata, tokens)
     if model == "llama":
         return _by_scores(metadata, tokens, types, file)
@@ -188,7 +193,9 @@ def _by_merges(
 ) -> ModelTokenizer:
     merges = metadata.get("tokenizer.ggml.merges")
     if not isinstance(merges, list):
-        raise InputError("the file has no merges", file=file, field="tokenizer.ggml.merges")
+        raise InputError(
+            "the file has no merges", file=file, field="tokenizer.ggml.merges", remedy=_OTHER_VOCABULARY
+        )
     if not cut.byte_level:
         encode, pieces = _raw_bpe(tokens, types, merges, cut)
         rules = Rules(blanks_as=SPACE)
@@ -232,7 +239,12 @@ def _by_scores(
 ) -> ModelTokenizer:
     scores = metadata.get("tokenizer.ggml.scores")
     if scores is None or len(scores) < len(tokens):
-        raise InputError("the vocabulary has no scores", file=file, field="tokenizer.ggml.scores")
+        raise InputError(
+            "the vocabulary has no scores",
+            file=file,
+            field="tokenizer.ggml.scores",
+            remedy=_OTHER_VOCABULARY,
+        )
     ids = {text: index for index, text in enumerate(tokens)}
     by_text = {text: float(scores[index]) for text, index in ids.items()}
     encode = ScoreMerger(ids, by_text, _byte_ids(tokens))

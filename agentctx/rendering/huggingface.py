@@ -40,7 +40,12 @@ def load_tokenizer_json(path: Path) -> Tokenizer:
     except (OSError, ValueError) as error:
         raise InputError(f"can't be read as JSON: {error}", file=str(path)) from error
     if not isinstance(data, dict) or not isinstance(data.get("model"), dict):
-        raise InputError("not a tokenizer.json: it has no model", file=str(path), field="model")
+        raise InputError(
+            "not a tokenizer.json: it has no model",
+            file=str(path),
+            field="model",
+            remedy="give the file of that name beside the checkpoint",
+        )
     return _byte_level(data, str(path)) or LibraryTokenizer.from_file(path, data)
 
 
