@@ -240,6 +240,19 @@ class Folder:
         self.findings.append(finding)
         self._open[self._key(finding)] = finding
 
+    def retract(self, conversation: int, cause: str, shape: str, counted_in: Conversation) -> None:
+        """Take back what was said of a difference that the server has shown not to see."""
+        for suspected in (False, True):
+            finding = self._open.pop((conversation, cause, shape, suspected), None)
+            if finding is None:
+                continue
+            self.findings = [other for other in self.findings if other is not finding]
+            self.suspicions = [other for other in self.suspicions if other is not finding]
+            if not suspected:
+                counted_in.broken -= finding.count
+            if self._latest.get(conversation) is finding:
+                del self._latest[conversation]
+
     def settle(self) -> None:
         """Decide what only the whole log can tell: which findings recur on every later request."""
         for finding in self.findings:

@@ -10,7 +10,7 @@ from agentctx.diagnosis.breaks import Break
 from agentctx.diagnosis.conversations import State
 from agentctx.diagnosis.costs import again_share, observed_rate, share_before, tokens_of
 from agentctx.diagnosis.excerpt import excerpt
-from agentctx.diagnosis.findings import Finding, Folder, Loss
+from agentctx.diagnosis.findings import Finding, Folder, Loss, shape_of
 from agentctx.diagnosis.server import (
     Arrived,
     Shortfall,
@@ -34,6 +34,10 @@ _REASONS = {
     "no-checkpoint": "sliding_window",
 }
 """From a cache model's reason to the cause."""
+_READ_ALIKE = frozenset(
+    {"content_shape", "json_key_order", "argument_serialisation", "id_regenerated", "whitespace"}
+)
+"""Causes where the server decides whether the difference reaches the prompt: what it does once, it always does."""
 _GRAIN = 256  # blocks and steps of servers take up to this many tokens of a shared prefix
 
 
@@ -44,6 +48,8 @@ class Judge:
         self.target = target
         self.folder = Folder()
         self.overflown = False
+        # Differences that the server of a conversation has shown not to see: (conversation, cause, kind of place).
+        self._unseen: set[tuple[int, str, str]] = set()
         self.newest: Finding | None = None
         """The finding of the turn that was judged last, before it was folded into an earlier one."""
 
@@ -164,7 +170,13 @@ class Judge:
         if self.target.overlooks_cause(found.word, found.zone):
             return None
         share = 0.0 if found.zone in ("model", "params") else share
+        alike = (turn.conversation.id, found.word, shape_of(found.place))
         if disproved(state, turn.usage, found, share):
+            if found.word in _READ_ALIKE:
+                self._unseen.add(alike)
+                self.folder.retract(*alike, turn.conversation)
+            return None
+        if alike in self._unseen:
             return None
         finding = self._finding(
             turn,

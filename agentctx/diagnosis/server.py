@@ -287,11 +287,19 @@ def _behind_a_break(
 
 
 def disproved(before: State, usage: Usage | None, found: Break, share: float) -> bool:
-    """Whether the server's own count shows that a difference cost nothing: it reused the whole earlier prompt."""
-    if usage is None or usage.cached is None or before.usage is None or before.usage.prompt is None:
+    """Whether the server's own count shows that a difference cost nothing: it reused the earlier prompt behind it, too."""
+    if found.returned or usage is None or usage.cached is None:
+        return False
+    if before.usage is None or before.usage.prompt is None or before.usage.prompt < 128:
         return False
     prompt = before.usage.prompt
-    return share < 0.9 and prompt >= 128 and usage.cached >= 0.97 * prompt - 32
+    missing, behind = prompt - usage.cached, (1 - share) * prompt
+    if missing <= 0:
+        return (
+            behind >= 16
+        )  # all of it was reused: wherever the difference lies, it doesn't reach this prompt
+    # Rounding may take a little; what stands behind the difference must be clearly more than that.
+    return missing <= 0.03 * prompt + 32 and behind > max(64, 2 * missing)
 
 
 def asked_life(body: Mapping[str, Any]) -> str | None:

@@ -25,6 +25,9 @@ def read_calls(path: PathType, *, on_skip: Callable[[Skipped], None] | None = No
     Raises ``InputError`` naming file and line.
     """
     file = fspath(path)
+    if os.path.exists(file) and not os.path.isfile(file):
+        # It is opened more than once: what was read of a pipe to tell its kind would be gone.
+        raise InputError("not a regular file", file=file, line=1, remedy="save it to a file first")
     first = next(json_values(file), None)
     is_log = first is None or first.layout == "har" or begins_request_log(first.value)
     if is_log or (on_skip is not None and not _holds_sessions(file)):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -234,3 +235,10 @@ def test_other_records_are_refused_or_passed_over(tmp_path: Path, command: Comma
     ended = command("check", "log", path, "--skip-others")
     assert ended.code == 0
     assert f"note: {path}:1: passed over" in ended.out
+
+
+def test_a_pipe_is_refused_and_does_not_hang(tmp_path: Path, command: Command) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    ended = command("check", "log", tmp_path / "pipe")
+    assert ended.code == 3
+    assert "save it to a file first" in ended.err

@@ -166,3 +166,44 @@ def test_a_request_without_the_marker_that_the_others_have() -> None:
     (finding,) = diagnose_log(log).findings
     assert (finding.cause, finding.turn, finding.verdict) == ("breakpoint_misplaced", 2, "broken")
     assert "no marker" in finding.detail
+
+
+def as_blocks(log: list[Exchange], marked_last: bool) -> list[Exchange]:
+    """As a real client does it: the newest message is a block with a marker, and a plain string from then on."""
+    made = []
+    for call in log:
+        body = json.loads(json.dumps(call.request))
+        last = body["messages"][-1]
+        block = {"type": "text", "text": last["content"]}
+        if marked_last:
+            block["cache_control"] = {"type": "ephemeral"}
+        last["content"] = [block]
+        made.append(Exchange(call.api, body, call.response, call.at, call.endpoint_hint))
+    return made
+
+
+def test_a_shape_that_the_server_reads_alike() -> None:
+    """Its own counts show it once, on a message that is long enough; then it holds for the short ones."""
+    case = next(case for case in CASES if case.name == "OpenAI in steps")
+    wire = Session("openai.chat", [], [], [])
+    session = make(41, "openai.chat", turns=6, reasoning=False)
+    head, ask = session.bodies[0], "word " * 400
+    log: list[dict[str, Any]] = []
+    for number in range(6):
+        log.append({"role": "user", "content": ask if number == 1 else f"Short question {number}."})
+        wire.bodies.append({**head, "model": case.model, "messages": [head["messages"][0], *log]})
+        log.append({"role": "assistant", "content": f"Short answer {number}."})
+    sizes = [2_000, 2_430, 2_460, 2_490, 2_520, 2_550]
+    reads = [0, 1_920, 2_432, 2_432, 2_432, 2_432]
+    calls = [
+        Exchange("openai.chat", body, usage("openai", size, read, 8), 1_770_000_000.0 + 9 * number)
+        for number, (body, size, read) in enumerate(zip(wire.bodies, sizes, reads, strict=True))
+    ]
+    assert diagnose_log(calls).clean
+    diagnosis = diagnose_log(as_blocks(calls, marked_last=True))
+    assert (diagnosis.findings, diagnosis.suspicions) == ([], [])
+    assert diagnosis.conversations[0].broken == 0
+    # Without the counts nothing shows it, and the body was sent otherwise.
+    bare = [Exchange(call.api, call.request, None, call.at) for call in calls]
+    (finding,) = diagnose_log(as_blocks(bare, marked_last=True)).findings
+    assert (finding.cause, finding.turn, finding.count) == ("content_shape", 1, 5)
