@@ -26,9 +26,15 @@ class Affinity:
 
 
 OPENAI = Affinity(body=("prompt_cache_key",))
-"""OpenAI's routing key; servers that don't know it ignore it."""
+"""OpenAI's and Mistral's routing key; servers that don't know it ignore it."""
 
 SESSION_HEADER = Affinity(headers=("X-Session-Id",))
 """For routers with session affinity and reverse proxies that hash a header."""
+
+SGLANG_GATEWAY = Affinity(headers=("X-SMG-Routing-Key",))
+"""SGLang's model gateway with ``--routing-key-override`` or the policy ``manual``."""
+
+VLLM_ROUTER = Affinity(headers=("x-user-id",))
+"""vLLM's production-stack router with ``--routing-logic session --session-key x-user-id``; name the header that yours is told."""
 
 NO_AFFINITY = Affinity()

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from agentctx.backends.adapter import Call, need
+from agentctx.backends.affinity import NO_AFFINITY, Affinity
 from agentctx.backends.backend import BadResponse, Completion, Options, StreamBroken
 from agentctx.errors import UsageError
 from agentctx.interchange import anthropic
@@ -118,11 +119,12 @@ class AnthropicMessages:
     """Adapter for ``POST /v1/messages``. ``model`` is sent when the request names none.
 
     ``markers``: put the cache markers where ``interchange.cache_control`` says, in the place of any that the request has; without
-    markers this API caches nothing.
+    markers this API caches nothing. ``affinity`` is for gateways that speak this API.
     """
 
     model: str | None = None
     markers: bool = True
+    affinity: Affinity = NO_AFFINITY
     version: str = "2023-06-01"
     path: str = "/v1/messages"
 
@@ -149,7 +151,9 @@ class AnthropicMessages:
             body["stop_sequences"] = list(options.stop)
         if stream:
             body["stream"] = True
-        return Call(self.path, {**body, **options.extra}, {"anthropic-version": self.version})
+        fields, headers = self.affinity.fields(options.conversation)
+        headers["anthropic-version"] = self.version
+        return Call(self.path, {**body, **options.extra, **fields}, headers)
 
     def completion(self, body: Mapping[str, Any]) -> Completion:
         return _completion(body)

@@ -14,6 +14,7 @@ import httpx
 import numpy as np
 
 from agentctx.backends.adapter import Call, count_or_none, need
+from agentctx.backends.affinity import NO_AFFINITY, Affinity
 from agentctx.backends.backend import (
     BadResponse,
     Completion,
@@ -75,10 +76,13 @@ class _Parser:
 
 
 class LlamaCompletion:
-    """Adapter for ``POST /completion`` with token ids."""
+    """Adapter for ``POST /completion`` with token ids. ``affinity`` is for several servers behind one address."""
 
     name = "llama-server"
     takes_tokens = True
+
+    def __init__(self, affinity: Affinity = NO_AFFINITY) -> None:
+        self.affinity = affinity
 
     def call(self, prompt: Prompt, options: Options, *, stream: bool) -> Call:
         body: dict[str, Any] = {
@@ -98,7 +102,8 @@ class LlamaCompletion:
             body["stop"] = list(options.stop)
         if options.slot is not None:
             body["id_slot"] = options.slot
-        return Call("/completion", body)
+        fields, headers = self.affinity.fields(options.conversation)
+        return Call("/completion", {**body, **fields}, headers)
 
     def completion(self, body: Mapping[str, Any]) -> Completion:
         text = need(body, "content", str, _API)
