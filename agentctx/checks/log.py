@@ -115,7 +115,9 @@ def exit_code(reports: Iterable[LogReport]) -> int:
 
 
 def report_lines(report: LogReport, *, suspicions: bool = True) -> Iterator[str]:
-    """One log's report as plain text."""
+    """One log's report as plain text; nothing for a log of which nothing could be read."""
+    if report.error is not None and not report.diagnosis.requests:
+        return
     yield from text_lines(report.diagnosis, suspicions=suspicions)
     allowed = len(report.diagnosis.findings) - len(report.failing)
     if allowed:

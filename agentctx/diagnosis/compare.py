@@ -325,7 +325,9 @@ def _tool_names_change(before: list[str], after: list[str]) -> Change:
         removed = index < len(before) and before[index] in gone
     else:
         removed = bool(gone) or len(after) < len(before)
-    return Change(f"tools[{index}]", "removed" if removed else "added", gone or before, come or after)
+    if not gone and not come:
+        gone, come = before, after  # a name that is declared twice
+    return Change(f"tools[{index}]", "removed" if removed else "added", gone or MISSING, come or MISSING)
 
 
 def _tool_change(old: Item, new: Item, path: str) -> Change | None:

@@ -7,6 +7,7 @@ from typing import Any
 
 from agentctx.diagnosis.breaks import Break
 from agentctx.diagnosis.conversations import State
+from agentctx.diagnosis.views import text_of
 
 
 def share_before(state: State, found: Break | None) -> float:
@@ -41,6 +42,15 @@ def tokens_of(state: State) -> int | None:
     if state.usage is not None and state.usage.prompt is not None:
         return state.usage.prompt
     return state.chars // 4 if state.chars else None
+
+
+def reply_tokens(state: State) -> int | None:
+    """Tokens of the reply to a state's request, which a server keeps as it made them: as it counted, else estimated."""
+    if state.usage is not None and state.usage.output is not None:
+        return state.usage.output
+    if state.reference is None or not state.reference.choices:
+        return None
+    return sum(len(text_of(item)) for item in state.reference.choices[0]) // 4
 
 
 def observed_rate(response: Mapping[str, Any] | None) -> float | None:

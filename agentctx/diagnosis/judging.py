@@ -8,7 +8,7 @@ from agentctx.caches.providers import provider_for
 from agentctx.diagnosis.breakpoints import blocks_since
 from agentctx.diagnosis.breaks import Break
 from agentctx.diagnosis.conversations import State
-from agentctx.diagnosis.costs import again_share, observed_rate, share_before, tokens_of
+from agentctx.diagnosis.costs import again_share, observed_rate, reply_tokens, share_before, tokens_of
 from agentctx.diagnosis.excerpt import excerpt
 from agentctx.diagnosis.findings import Finding, Folder, Loss, shape_of
 from agentctx.diagnosis.server import (
@@ -295,6 +295,9 @@ class Judge:
     def _loss(self, turn: Turn, state: State, found: Break, share: float, counted: Account | None) -> Loss:
         if counted is not None and found.zone not in ("model", "params"):
             return self._priced(turn, counted.lost, counted.again, exact=counted.exact)
+        if found.returned:
+            made = reply_tokens(state)
+            return self._priced(turn, made, made, exact=False) if made is not None else Loss()
         size = tokens_of(state)
         if size is None:
             return Loss()

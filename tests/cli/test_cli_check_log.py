@@ -180,6 +180,9 @@ def test_what_can_not_be_read_names_file_and_line(tmp_path: Path, command: Comma
     assert ended.code == 3
     assert f"{path}:9: " in ended.err
     assert ended.out.count("no finding") == 2  # the other file was checked all the same
+    path.write_text("no JSON at all\n")
+    ended = command("check", "log", path)
+    assert (ended.code, ended.out) == (3, "")
 
 
 def test_logs_of_all_kinds_say_the_same(tmp_path: Path, command: Command) -> None:

@@ -254,3 +254,24 @@ def test_the_longest_name_gives_the_price() -> None:
 def test_observed_healthy_sessions_cost_nothing() -> None:
     for api in WIRES:
         assert diagnose_log(observed(make(9, api)).exchanges()).clean
+
+
+def test_a_reply_that_comes_back_otherwise_costs_the_reply() -> None:
+    """It was generated, so it lay in the cache: what the client stored instead is computed, at the reply's size."""
+    session = make(19, "openai.chat", turns=4, reasoning=False)
+    reply = session.replies[1]
+    assert reply is not None
+    said = reply["choices"][0]["message"]
+    place = len(session.bodies[1]["messages"])
+    for body in session.bodies[2:]:
+        item = body["messages"][place]
+        body["messages"][place] = {**item, "content": f"Assistant: {item.get('content') or ''}"}
+    (finding,) = diagnose_log(session.exchanges()).findings
+    chars = len(said.get("content") or "") + sum(
+        len(call["function"]["name"] + call["function"]["arguments"]) for call in said.get("tool_calls") or ()
+    )
+    assert finding.turn == 2
+    assert finding.loss.again == pytest.approx(chars / 4, abs=4)
+    reply["usage"] = {"prompt_tokens": 2_000, "completion_tokens": 77}
+    (finding,) = diagnose_log(session.exchanges()).findings
+    assert (finding.loss.again, finding.loss.exact) == (77, False)
