@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
 from agentctx.diagnosis import Api, Exchange, Finding, Target, detect_api, diagnose
+from agentctx.diagnosis.following import left_off
 from agentctx.errors import AgentctxError, InputError
 from agentctx.interchange import write_request
 from agentctx.messages import Message, Request, Tool
@@ -104,6 +105,11 @@ class Guard:
         """Announce that the next request is rewritten on purpose: a new epoch begins with it."""
         self._compacted = True
 
+    @property
+    def newest(self) -> Exchange | None:
+        """The request that was checked last, with its answer where it is known."""
+        return self._last.exchange(self._reply) if self._last is not None else None
+
     def _takes_items(self, items: Sequence[Any]) -> bool:
         if self._api is not None:
             return self._api == "openai.responses"
@@ -113,10 +119,18 @@ class Guard:
 
     def _compare(self, now: _Sent, turn: int) -> list[Finding]:
         before = self._last
-        if before is None or self._compacted or (self._reply is None and now.extends(before)):
+        if before is None or self._compacted:
             return []
-        diagnosis = diagnose(before.exchange(self._reply), now.exchange(None), self._target)
+        # A template may change what the client left alone, so an equal beginning proves nothing about its prompts.
+        renders = self._target is not None and self._target.renderer is not None
+        if self._reply is None and not renders and now.extends(before):
+            return []
+        previous, current = before.exchange(self._reply), now.exchange(None)
+        diagnosis = diagnose(previous, current, self._target)
         findings = [finding for finding in diagnosis.findings if finding.verdict == "broken"]
+        left = None if findings else left_off(previous, current, turn=turn, target=diagnosis.target)
+        if left is not None:
+            findings = [left]
         for finding in findings:
             finding.turn = turn
         return findings

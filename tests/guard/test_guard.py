@@ -10,6 +10,7 @@ import anthropic.types
 import openai.types.chat
 import pytest
 
+from agentctx.diagnosis import parse_target
 from agentctx.errors import InputError
 from agentctx.guard import Guard, PrefixChanged
 from agentctx.messages import Message, Tool, ToolCall
@@ -212,3 +213,26 @@ def test_the_scenarios_break_where_the_truth_says(shared_dir: Path) -> None:
         assert broken == truth[f"{folder.removesuffix('_cc')}/{name}/api"]["break_turns"], path
         checked += 1
     assert checked == 41
+
+
+def test_the_newest_message_cut_short_by_the_next_turn_is_a_change() -> None:
+    # In a log this might be another conversation that begins alike; here it can't be one.
+    guard = Guard("warn")
+    question = {"role": "user", "content": "why does the parser drop the last line of this file?"}
+    guard.check([question])
+    cut = {"role": "user", "content": "why?"}
+    found = guard.check([cut, {"role": "assistant", "content": "it"}, {"role": "user", "content": "mend it"}])
+    assert [(finding.code, finding.place) for finding in found] == [("AC110", "messages[0].content@3")]
+    found = guard.check([cut])
+    assert [(finding.code, finding.place) for finding in found] == [("AC112", "messages[1]")]
+
+
+def test_a_template_is_asked_even_when_the_bodies_are_append_only(tmp_path: Path) -> None:
+    (tmp_path / "t.jinja").write_text(
+        "{% for m in messages %}<{{ m.role }}>{{ m.content if loop.last else m.content[:3] }}{% endfor %}<assistant>"
+    )
+    guard = Guard("warn", target=parse_target(str(tmp_path / "t.jinja")))
+    talk = [{"role": "user", "content": "question"}]
+    guard.check(talk)
+    talk += [{"role": "assistant", "content": "answer"}, {"role": "user", "content": "more"}]
+    assert [finding.code for finding in guard.check(talk)] == ["AC150"]
