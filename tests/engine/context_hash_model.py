@@ -20,7 +20,7 @@ from agentctx_engine.models.config import ModelConfig, Rope
 def tiny_config(vocab_size: int = 97, max_context: int = 4096) -> ModelConfig:
     return ModelConfig(
         family="llama", vocab_size=vocab_size, hidden_size=1, intermediate_size=1, num_layers=1, num_heads=1,
-        num_kv_heads=1, head_dim=1, windows=(None,), ropes=(Rope(),), max_context=max_context, eos_token_ids=(0,),
+        num_kv_heads=1, head_dim=2, windows=(None,), ropes=(Rope(),), max_context=max_context, eos_token_ids=(0,),
     )  # fmt: skip
 
 
@@ -43,8 +43,8 @@ class ContextHashModel:
         self.tokens_run += batch.num_tokens
         memory = kv_caches[0].flatten(1, 2)
         slots = batch.slot_mapping[0]
-        memory[0].index_copy_(0, slots, batch.token_ids.float()[:, None, None])
-        memory[1].index_copy_(0, slots, batch.positions.float()[:, None, None])
+        memory[0].index_copy_(0, slots, batch.token_ids.float()[:, None, None].expand(-1, 1, 2))
+        memory[1].index_copy_(0, slots, batch.positions.float()[:, None, None].expand(-1, 1, 2))
         rows: list[Tensor] = []
         wanted = set(batch.logit_rows.tolist())
         block_size = batch.block_size

@@ -269,7 +269,7 @@ def test_too_long_prompts_say_what_would_fit() -> None:
 def test_a_pool_that_cannot_be_had_is_a_clear_error() -> None:
     with pytest.raises(EngineMemoryError, match=r"bytes of KV memory .* lower num_blocks or kv_memory_bytes"):
         Engine(ContextHashModel(), num_blocks=2**44)
-    with pytest.raises(EngineMemoryError, match=r"kv_memory_bytes=100 holds no block: .* takes 128 bytes"):
+    with pytest.raises(EngineMemoryError, match=r"kv_memory_bytes=100 holds no block: .* takes 256 bytes"):
         Engine(ContextHashModel(), kv_memory_bytes=100)
     with pytest.raises(EngineMemoryError, match=r"max_context=100 needs more than the pool's 64 tokens"):
         Engine(ContextHashModel(), num_blocks=4, max_context=100)

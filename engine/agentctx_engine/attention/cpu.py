@@ -4,6 +4,8 @@ Decoding reads the whole context once for three or so query rows, so it is bound
 step would double its cost. Keys are therefore read in place, stretch by stretch (see ``key_ranges``), and only what is
 too scattered is gathered. A prefill chunk reads its context for many rows; it is cut into tiles of queries, each
 of which attends to the keys up to its own end under a mask that is made once for all layers.
+
+With the C kernels all decoding sequences of a step are one call, which walks the block tables itself.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from torch import Tensor
 
 from agentctx_engine.attention.batch import Batch
 from agentctx_engine.attention.key_ranges import KeyRange
+from agentctx_engine.kernels import LANES, Kernels
 
 QUERY_TILE = 128  # rows of one prefill tile
 SHORTEST_IN_PLACE = 256  # tokens: below this, gathering a stretch costs less than two products of its own
@@ -30,7 +33,8 @@ class Decode:
     row: int
     keys: KeyRange
 
-    def run(self, queries: Tensor, slots: Tensor, scale: float, out: Tensor) -> None:
+    def run(self, queries: Tensor, cache: Tensor, scale: float, out: Tensor) -> None:
+        slots = cache.flatten(1, 2)
         kv_heads, head_dim = slots.shape[2:]
         sharing = queries.shape[1] // kv_heads
         query = queries[self.row].view(kv_heads, sharing, head_dim) * scale
@@ -49,6 +53,45 @@ class Decode:
         out[self.row] = result[:, :sharing].flatten()
 
 
+@dataclass(slots=True)
+class Decodes:
+    """One token of each of some sequences, by the C kernel (whose arguments the tensors are)."""
+
+    kernels: Kernels
+    rows: Tensor
+    tables: Tensor
+    starts: Tensor
+    first: Tensor
+    end: Tensor
+    scratch: Tensor | None = None
+
+    @classmethod
+    def of(cls, kernels: Kernels, batch: Batch, group: int, window: int | None) -> Decodes | None:
+        chosen = [i for i, chunk in enumerate(batch.chunks) if len(chunk.token_ids) == 1]
+        if not chosen:
+            return None
+        tables = batch.block_tables[group]
+        end = torch.tensor([batch.context_lens[i] for i in chosen])
+        return cls(
+            kernels,
+            rows=torch.tensor([batch.query_starts[i] for i in chosen]),
+            tables=tables,
+            starts=torch.tensor([i * tables.shape[1] for i in chosen]),
+            first=torch.zeros_like(end) if window is None else (end - window).clamp_(min=0),
+            end=end,
+        )
+
+    def run(self, queries: Tensor, cache: Tensor, scale: float, out: Tensor) -> None:
+        if self.scratch is None:  # the same for all layers of a step
+            kv_heads, longest = cache.shape[3], int((self.end - self.first).max())
+            room = queries.shape[1] // kv_heads * -(-longest // LANES) * LANES
+            self.scratch = queries.new_empty((len(self.rows) * kv_heads, room))
+        self.kernels.paged_attention(
+            queries.contiguous(), cache, out, rows=self.rows, tables=self.tables, starts=self.starts,
+            first=self.first, end=self.end, scratch=self.scratch, scale=scale,
+        )  # fmt: skip
+
+
 @dataclass(frozen=True, slots=True)
 class Tile:
     """Some rows of one sequence's prefill chunk, and the keys from their first window's start to their end."""
@@ -58,7 +101,8 @@ class Tile:
     keys: KeyRange
     mask: Tensor  # [rows, keys]: 0 where a row sees a key, -inf elsewhere
 
-    def run(self, queries: Tensor, slots: Tensor, scale: float, out: Tensor) -> None:
+    def run(self, queries: Tensor, cache: Tensor, scale: float, out: Tensor) -> None:
+        slots = cache.flatten(1, 2)
         rows = self.end - self.start
         kv_heads, head_dim = slots.shape[2:]
         sharing = queries.shape[1] // kv_heads
@@ -71,29 +115,46 @@ class Tile:
         out[self.start : self.end] = attended.permute(2, 0, 1, 3).reshape(rows, -1)
 
 
+Piece = Decode | Decodes | Tile
+
+
 @dataclass(frozen=True, slots=True)
 class CpuPlan:
     """Per layer group, the pieces of work of one step."""
 
-    pieces: tuple[tuple[Decode | Tile, ...], ...]
+    pieces: tuple[tuple[Piece, ...], ...]
 
     def attend(self, group: int, queries: Tensor, cache: Tensor, scale: float) -> Tensor:
-        slots = cache.flatten(1, 2)
         out = queries.new_zeros((queries.shape[0], queries.shape[1] * queries.shape[2]))
         for piece in self.pieces[group]:
-            piece.run(queries, slots, scale, out)
+            piece.run(queries, cache, scale, out)
         return out
 
 
 class CpuAttention:
-    """The default backend on the CPU."""
+    """The default backend on the CPU, with the C kernels or without."""
+
+    def __init__(self, kernels: Kernels | None = None) -> None:
+        self._kernels = kernels
 
     def plan(self, batch: Batch, windows: Sequence[int | None], dtype: torch.dtype) -> CpuPlan:
-        return CpuPlan(tuple(tuple(_pieces(batch, g, window, dtype)) for g, window in enumerate(windows)))
+        return CpuPlan(tuple(self._pieces(batch, g, window, dtype) for g, window in enumerate(windows)))
+
+    def _pieces(self, batch: Batch, group: int, window: int | None, dtype: torch.dtype) -> tuple[Piece, ...]:
+        if self._kernels is None or dtype != torch.float32:
+            return tuple(_pieces(batch, group, window, dtype))
+        decodes = Decodes.of(self._kernels, batch, group, window)
+        tiles = _pieces(batch, group, window, dtype, shortest=2)
+        return tuple(tiles) if decodes is None else (decodes, *tiles)
 
 
-def _pieces(batch: Batch, group: int, window: int | None, dtype: torch.dtype) -> Iterator[Decode | Tile]:
+def _pieces(
+    batch: Batch, group: int, window: int | None, dtype: torch.dtype, *, shortest: int = 1
+) -> Iterator[Decode | Tile]:
+    """Of the chunks of ``shortest`` or more tokens."""
     for chunk, first_row in zip(batch.chunks, batch.query_starts, strict=False):
+        if len(chunk.token_ids) < shortest:
+            continue
         table = chunk.block_tables[group]
         for start in range(chunk.start, chunk.context_len, QUERY_TILE):
             end = min(start + QUERY_TILE, chunk.context_len)

@@ -11,6 +11,7 @@ from gguf.constants import GGMLQuantizationType
 from gguf.quants import dequantize
 from torch import Tensor
 
+from agentctx_engine.models.coded_weight import Codes, codes_of, scales_of
 from agentctx_engine.models.config import Family, ModelConfig, Rope
 from agentctx_engine.models.errors import CheckpointError
 from agentctx_engine.models.fields import Fields
@@ -62,8 +63,7 @@ class GgufFile:
         self._shapes = dict(expected_shapes(self.config))
 
     def tensor(self, name: str) -> Tensor:
-        layer, _, part = name.rpartition(".")
-        stored = f"{layer.replace('layers', 'blk')}.{_NAMES[part]}" if layer else _NAMES[part]
+        part, stored = _stored_name(name)
         info = self._header.tensors.get(stored)
         if info is None:
             raise CheckpointError(self.path, "is missing", tensor=stored)
@@ -73,10 +73,30 @@ class GgufFile:
                 f"has shape {list(info.shape)}, the header's settings say {list(self._shapes[name])}",
                 tensor=stored,
             )
-        value = _read(self._header, info)
+        return self._in_order(part, _read(self._header, info))
+
+    def codes(self, name: str, values: Tensor) -> Codes | None:
+        """See ``CodedWeights``."""
+        part, stored = _stored_name(name)
+        info = self._header.tensors[stored]
+        if info.type in _FLOATS:
+            return None
+        blocks = np.frombuffer(self._header.data, np.uint8, info.size, info.start)
+        parts = scales_of(blocks.reshape(info.shape[0], -1), info.type)
+        if parts is None:
+            return None
+        return codes_of(values, *(self._in_order(part, torch.from_numpy(p)) for p in parts))
+
+    def _in_order(self, part: str, value: Tensor) -> Tensor:
         # Llama files are stored with a rotation's pairs side by side already.
         rotate = part in _ROTATED and self.config.family != "llama"
         return interleave(value, self.config.head_dim) if rotate else value
+
+
+def _stored_name(name: str) -> tuple[str, str]:
+    """``layers.3.query`` → ``query``, ``blk.3.attn_q.weight``."""
+    layer, _, part = name.rpartition(".")
+    return part, f"{layer.replace('layers', 'blk')}.{_NAMES[part]}" if layer else _NAMES[part]
 
 
 def _read(header: GgufHeader, info: TensorInfo) -> Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -14,10 +14,12 @@ from agentctx_engine.attention.backend import AttentionBackend, AttentionPlan
 from agentctx_engine.attention.batch import Batch
 from agentctx_engine.attention.cpu import CpuAttention
 from agentctx_engine.attention.reference import ReferenceAttention
+from agentctx_engine.kernels import LANES, MOST_ROWS, Kernels, attends, load_kernels
+from agentctx_engine.models.coded_weight import CodedWeight, stack
 from agentctx_engine.models.config import Rope
 from agentctx_engine.models.linear import MIN_ROWS, Linear
 from agentctx_engine.models.rope import Rotation, rotate
-from agentctx_engine.models.weights import Progress, Weights, expected_shapes
+from agentctx_engine.models.weights import CodedWeights, Progress, Weights, expected_shapes
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,15 +68,31 @@ class Model:
         self.dtype = dtype
         self.device = torch.device(device)
         on_cpu = self.device.type == "cpu"
-        self.attention: AttentionBackend = attention or (CpuAttention() if on_cpu else ReferenceAttention())
-        self._min_rows = MIN_ROWS if on_cpu else 1
+        kernels = load_kernels() if on_cpu and dtype == torch.float32 else None
+        self.kernels = "torch" if kernels is None else "c"  # what decodes on the CPU
+        self._kernels = kernels
+        self.attention: AttentionBackend = attention or (
+            CpuAttention(kernels if attends(self.config.head_dim) else None)
+            if on_cpu
+            else ReferenceAttention()
+        )
         self._windows = tuple(group.window for group in self.config.layer_groups)
         self._rotation = Rotation(self.config.ropes, self.config.head_dim, self.device)
-        reader = _Reader(weights, dtype, self.device, progress)
+        reader = _Reader(weights, dtype, self.device, progress, kernels)
         self.embedding = reader("embedding")
         self.layers = tuple(reader.layer(i) for i in range(self.config.num_layers))
         self.final_norm = reader("final_norm")
-        self.output = Linear(self.embedding if self.config.tied_embeddings else reader("output"))
+        self.output = reader.linear(
+            "embedding" if self.config.tied_embeddings else "output",
+            read={"embedding": self.embedding},
+        )
+        self._min_rows = MIN_ROWS if on_cpu and not self._coded else 1
+
+    @property
+    def _coded(self) -> bool:
+        """Whether every product of a few rows reads codes."""
+        products = [p for y in self.layers for p in (y.qkv, y.attention_out, y.gate_up, y.down)]
+        return all(product.coded is not None for product in (*products, self.output))
 
     @torch.inference_mode()
     def forward(self, batch: Batch, kv_caches: Sequence[Tensor], *, deterministic: bool = False) -> Tensor:
@@ -143,22 +161,41 @@ class Model:
         heads, values = torch.split(qkv, [config.num_heads + config.num_kv_heads, config.num_kv_heads], dim=1)
         if layer.head_norm is not None:
             heads = F.rms_norm(heads, heads.shape[-1:], None, config.norm_eps) * layer.head_norm
-        queries, keys = torch.split(
-            rotate(heads, step.turns[layer.rope]), [config.num_heads, config.num_kv_heads], dim=1
-        )
         slots = step.slot_mapping[layer.group]
-        kv_cache.write(cache, slots, keys[step.rows], values[step.rows])
+        kernels = self._kernels_for(x)
+        if kernels is not None:
+            if layer.head_norm is not None:
+                qkv = torch.cat([heads, values], dim=1)
+            kernels.rotate_and_write(qkv, step.turns[layer.rope], cache, slots, heads.shape[1])
+            queries = qkv[:, : config.num_heads]
+        else:
+            queries, keys = torch.split(
+                rotate(heads, step.turns[layer.rope]), [config.num_heads, config.num_kv_heads], dim=1
+            )
+            kv_cache.write(cache, slots, keys[step.rows], values[step.rows])
         out = layer.attention_out(step.plan.attend(layer.group, queries, cache, config.softmax_scale))
         return out if layer.attention_out_norm is None else self._norm(out, layer.attention_out_norm)
 
     def _mlp(self, layer: Layer, x: Tensor) -> Tensor:
         """One layer's gated MLP on ``x`` [rows, hidden_size]."""
-        gate, up = layer.gate_up(self._norm(x, layer.mlp_norm)).chunk(2, dim=-1)
-        gate = F.silu(gate) if self.config.activation == "silu" else F.gelu(gate, approximate="tanh")
-        out = layer.down(gate.mul_(up))
+        gate_up = layer.gate_up(self._norm(x, layer.mlp_norm))
+        kernels, config = self._kernels_for(x), self.config
+        if kernels is not None and config.activation == "silu" and config.intermediate_size % LANES == 0:
+            out = layer.down(kernels.gate_silu(gate_up))
+        else:
+            gate, up = gate_up.chunk(2, dim=-1)
+            gate = F.silu(gate) if config.activation == "silu" else F.gelu(gate, approximate="tanh")
+            out = layer.down(gate.mul_(up))
         return out if layer.mlp_out_norm is None else self._norm(out, layer.mlp_out_norm)
 
+    def _kernels_for(self, x: Tensor) -> Kernels | None:
+        """For few rows. A deterministic tile has more, so that its bits never depend on a compiler."""
+        return self._kernels if x.shape[0] <= MOST_ROWS else None
+
     def _norm(self, x: Tensor, weight: Tensor) -> Tensor:
+        kernels = self._kernels_for(x)
+        if kernels is not None:
+            return kernels.rms_norm(x, weight, self.config.norm_eps)
         return F.rms_norm(x, x.shape[-1:], weight, self.config.norm_eps)
 
 
@@ -166,8 +203,14 @@ class _Reader:
     """Reads a model's tensors in order, moves them to their place and tells the progress."""
 
     def __init__(
-        self, weights: Weights, dtype: torch.dtype, device: torch.device, progress: Progress | None
+        self,
+        weights: Weights,
+        dtype: torch.dtype,
+        device: torch.device,
+        progress: Progress | None,
+        kernels: Kernels | None,
     ) -> None:
+        self._kernels = kernels
         self._weights, self._dtype, self._device, self._progress = weights, dtype, device, progress
         self._done, self._total = 0, sum(1 for _ in expected_shapes(weights.config))
 
@@ -178,11 +221,32 @@ class _Reader:
             self._progress(self._done, self._total)
         return tensor
 
+    def linear(
+        self, *names: str, bias: Tensor | None = None, read: Mapping[str, Tensor] | None = None
+    ) -> Linear:
+        """One product of one or more matrices, the first one's outputs first. ``read``: tensors that are here already."""
+        tensors = [read[name] if read and name in read else self(name) for name in names]
+        weight = tensors[0] if len(tensors) == 1 else torch.cat(tensors)
+        return Linear(weight, bias, coded=self._coded(names, tensors))
+
+    def _coded(self, names: Sequence[str], tensors: Sequence[Tensor]) -> CodedWeight | None:
+        if self._kernels is None or not isinstance(self._weights, CodedWeights):
+            return None
+        parts = [self._weights.codes(name, tensor) for name, tensor in zip(names, tensors, strict=True)]
+        found = [part for part in parts if part is not None]
+        if len(found) < len(parts):
+            return None
+        codes = stack(found)
+        return CodedWeight(codes, self._kernels) if CodedWeight.fits(codes) else None
+
     def layer(self, i: int) -> Layer:
         config = self._weights.config
 
         def read(name: str) -> Tensor:
             return self(f"layers.{i}.{name}")
+
+        def linear(*names: str, bias: Tensor | None = None) -> Linear:
+            return self.linear(*(f"layers.{i}.{name}" for name in names), bias=bias)
 
         bias = None
         if config.attention_bias:
@@ -194,13 +258,13 @@ class _Reader:
         group = next(g for g, members in enumerate(config.layer_groups) if i in members.layers)
         return Layer(
             attention_norm=read("attention_norm"),
-            qkv=Linear(torch.cat([read("query"), read("key"), read("value")]), bias),
+            qkv=linear("query", "key", "value", bias=bias),
             head_norm=head_norm,
-            attention_out=Linear(read("attention_out")),
+            attention_out=linear("attention_out"),
             attention_out_norm=read("attention_out_norm") if config.sandwich_norms else None,
             mlp_norm=read("mlp_norm"),
-            gate_up=Linear(torch.cat([read("gate"), read("up")])),
-            down=Linear(read("down")),
+            gate_up=linear("gate", "up"),
+            down=linear("down"),
             mlp_out_norm=read("mlp_out_norm") if config.sandwich_norms else None,
             group=group,
             rope=config.ropes[i],

@@ -23,10 +23,11 @@ projections, biases and norms have a rotation's pair of numbers side by side (se
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from torch import Tensor
 
+from agentctx_engine.models.coded_weight import Codes
 from agentctx_engine.models.config import ModelConfig
 
 Progress = Callable[[int, int], None]
@@ -41,6 +42,15 @@ class Weights(Protocol):
 
     def tensor(self, name: str) -> Tensor:
         """Raises ``CheckpointError`` when it is missing or has the wrong shape."""
+        ...
+
+
+@runtime_checkable
+class CodedWeights(Weights, Protocol):
+    """Weights that may stand quantized in their file."""
+
+    def codes(self, name: str, values: Tensor) -> Codes | None:
+        """The codes of ``values``, which ``tensor(name)`` gave; ``None`` if they don't stand in the file as codes."""
         ...
 
 

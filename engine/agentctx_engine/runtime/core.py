@@ -108,6 +108,7 @@ class EngineCore:
             pool=self.kv.pool_state(),
             block_size=self.kv.block_size,
             block_bytes=self.block_bytes,
+            kernels=self.runner.kernels,
         )
 
     def _run(self, report: StepReport) -> list[tuple[Sample, SampledToken]]:

@@ -64,6 +64,11 @@ class ModelRunner:
             device=model.device,
         )
 
+    @property
+    def kernels(self) -> str:
+        """What the model decodes with; a model that doesn't say runs on torch."""
+        return getattr(self.model, "kernels", "torch")
+
     @torch.inference_mode()
     def run(self, step: Step) -> Tensor:
         """Logits ``[rows, vocabulary]``, one row per chunk with ``last``, in the step's order."""

@@ -119,6 +119,7 @@ class EngineState:
     pool: PoolState
     block_size: int
     block_bytes: int  # one block, in all layers
+    kernels: str = "torch"  # what decodes: "c" with the compiled kernels
 
     @property
     def hit_rate(self) -> float | None:
