@@ -9,7 +9,7 @@ import pytest
 from . import rendering
 
 # A template's own code runs for three messages of each turn, under the sandbox's meter: its last turn is nearer to a full one.
-LAST = {"built-in layout": rendering.MOST_LAST, "chat template": 1 / 40}
+LAST = {"built-in layout": rendering.MOST_LAST, "chat template": 1 / 30}
 
 
 @pytest.mark.bench
