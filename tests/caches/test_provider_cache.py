@@ -20,6 +20,9 @@ from agentctx.caches.marked_blocks import block_ends, marks_by_rule
 from agentctx.caches.model import Arrival, CacheModel
 from agentctx.caches.providers import provider_by_id, providers
 from agentctx.caches.registry import parse_cache
+from agentctx.diagnosis import exchange_of
+from agentctx.diagnosis.breakpoints import markers_of
+from agentctx.diagnosis.views import view_of
 from agentctx.errors import UsageError
 from agentctx.history import History
 from agentctx.messages import Message, Params, Tool, ToolCall
@@ -279,3 +282,49 @@ def test_reads_of_recorded_claude_sessions(shared_dir: Path) -> None:
             cache.commit(text(usage.prompt), NONE, arrival)
     # One entry was still read 308 seconds after the log's last word of it, by a clock that isn't the provider's.
     assert counts == {"alive agrees": 495, "alive differs": 32, "expired agrees": 8, "expired differs": 1}
+
+
+@pytest.mark.corpus
+@pytest.mark.parametrize(
+    ("case", "reads"),
+    [
+        ("s24-marker-behind-live-line", [0, 0, 0, 0]),
+        ("s27-seven-minutes-idle", [0, 1230, 1831, 0, 2205, 2256]),
+        ("s28-fourteen-parallel-reads", [0, 1351, 1324, 7261]),
+        ("s34-large-page-healthy-read", [0, 1076, 1598, 7779, 7939]),
+    ],
+)
+def test_reads_of_the_cases(shared_dir: Path, case: str, reads: list[int]) -> None:
+    """Whole bodies with their markers and times: the predicted share of each prompt is the reported one, within five points.
+
+    Tokens are estimates of another vocabulary over the blocks as JSON, so shares are compared, and nothing with nothing.
+    """
+    cache = parse_cache("anthropic:claude-sonnet-4-5")
+    tokenizer = load_renderer("anthropic").tokenizer
+    lines = (shared_dir / f"cases/requests/{case}/requests.jsonl").read_text(encoding="utf-8").splitlines()
+    for number, (line, read) in enumerate(zip(lines, reads, strict=True), start=1):
+        call = exchange_of(json.loads(line), line=number)
+        view = view_of(call)
+        ids: list[int] = []
+        ends: list[int] = []
+        for block in [
+            *view.tools,
+            *blocks_of(view.system),
+            *(b for m in view.items for b in blocks_of(m["content"])),
+        ]:
+            bare = {key: value for key, value in block.items() if key != "cache_control"}
+            ids += tokenizer.encode_ordinary(json.dumps(bare)).tolist()
+            ends.append(len(ids))
+        markers = tuple((ends[marker.block - 1], marker.life) for marker in markers_of(view))
+        arrival = Arrival(at=call.at, blocks=tuple(ends), markers=markers)
+        predicted = reused(cache, np.array(ids, np.int32), arrival)
+        usage = usage_from_response(call.response or {})
+        assert usage is not None
+        assert usage.cached == read
+        assert usage.prompt is not None
+        assert (predicted == 0) == (read == 0)
+        assert abs(predicted / len(ids) - read / usage.prompt) < 0.05
+
+
+def blocks_of(content: Any) -> list[dict[str, Any]]:
+    return [{"type": "text", "text": content}] if isinstance(content, str) else list(content or ())
