@@ -36,6 +36,7 @@ from .radix_cache import RadixCache as RadixCache
 from .radix_cache import RadixLease as RadixLease
 from .radix_tree import Namespace as Namespace
 from .radix_tree import RadixTree as RadixTree
+from .skipped_blocks import WindowRetention as WindowRetention
 from .slot_cache import SlotCache as SlotCache
 from .slot_cache import SlotLease as SlotLease
 from .slot_server import SlotAnswer as SlotAnswer

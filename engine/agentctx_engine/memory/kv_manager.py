@@ -28,6 +28,7 @@ from .partial_blocks import PartialHit
 from .prefix_cache import Match
 from .prefix_index import Hit, PrefixIndex
 from .prefix_stats import PrefixStats
+from .skipped_blocks import SkippedBlocks, WindowRetention
 from .stored_events import stored_events
 
 # Remembering costs time in the whole text: a decoding sequence does it now and then, and when it ends.
@@ -74,6 +75,8 @@ class KVManager:
         caching: bool = True,
         token_granular: bool = False,
         host_blocks: int = 0,
+        disk_blocks: int = 0,
+        window_retention: WindowRetention | None = None,
         null_block: bool | None = None,
         growable: bool = False,
         events: bool = False,
@@ -87,6 +90,8 @@ class KVManager:
         caching: False turns prefix reuse off: no hash is kept, nothing is ever found.
         token_granular: reuse part of a block too; for one group of full attention.
         host_blocks: size of a second pool that takes evicted blocks; then use ``take_transfers``.
+        disk_blocks: size of a third one, in files, that takes what the second evicts.
+        window_retention: what windowed groups keep findable of what is out of their window (None: all of it).
         null_block: reserve block 0 in every pool (True), never (False, only without windows), or where needed (None).
         growable: pools grow instead of evicting.
         events: keep a log of what becomes findable and what is forgotten.
@@ -105,7 +110,9 @@ class KVManager:
         self.hasher = BlockHasher(hashing, seed=seed)
         self.events = EventLog() if events else None
         self.stats = PrefixStats() if stats else None
-        self.host = HostTier(host_blocks, sizes, self.events) if host_blocks else None
+        if disk_blocks and not host_blocks:
+            raise ValueError("a disk tier stands below a host tier: give host_blocks too")
+        self.host = HostTier(host_blocks, sizes, self.events, disk_blocks) if host_blocks else None
         self.pools, self.groups = make_groups(
             groups,
             num_blocks,
@@ -128,6 +135,7 @@ class KVManager:
             events=self.events,
         )
         self._windowed = any(group.window is not None for group in self.groups)
+        self._skipped = SkippedBlocks(self.groups, window_retention, self.alignment)
         self._open: dict[KVSequence, None] = {}  # those that may hold memory, oldest first
         self._copies = CopyQueue(self.groups)
         if self.host is not None:
@@ -182,11 +190,14 @@ class KVManager:
         *,
         keep_free: int = 0,
         num_external_tokens: int = 0,
+        window_tokens: int | None = None,
     ) -> bool:
         """Take ``hit`` (looked up now if None) and make room for positions up to ``num_tokens``.
 
         ``num_external_tokens``: tokens behind the hit whose keys and values the caller brings (from a file, from
         another machine) into the sequence's slots; commit them once they are there.
+        ``window_tokens``: windowed groups get room up to this position only (None: up to ``num_tokens`` too), and the rest
+        by ``reserve``, chunk by chunk: so that they never hold much more than a window.
         False, with nothing changed, unless every pool keeps ``keep_free`` available blocks afterwards.
         ``seq`` must hold no memory: it is new or was preempted. Afterwards ``seq.num_computed_tokens`` counts the hit and
         the external tokens.
@@ -199,7 +210,9 @@ class KVManager:
         if computed > seq.num_tokens:
             raise ValueError(f"{computed} computed tokens are more than the text's {seq.num_tokens}")
         num_tokens = max(num_tokens, computed)
-        if not self._demand_of_hit(hit, num_tokens, computed).is_available(keep_free):
+        window_tokens = num_tokens if window_tokens is None else max(window_tokens, computed)
+        reach = [num_tokens if group.window is None else window_tokens for group in self.groups]
+        if not self._demand_of_hit(hit, reach, computed).is_available(keep_free):
             return False
         resumed, host_tokens = seq.was_preempted, 0
         self._hold(hit)
@@ -209,7 +222,7 @@ class KVManager:
             host_tokens += self._take_hit(seq, group, found)
         if hit.partial is not None:
             self._take_partial_hit(seq, hit.partial)
-        self._extend(seq, num_tokens)
+        self._extend(seq, reach)
         if self.stats is not None:
             self.stats.record(seq.num_tokens, hit.num_tokens, host_tokens, resumed=resumed)
         return True
@@ -236,7 +249,7 @@ class KVManager:
         for group, index in zip(self.groups, shared, strict=True):
             if index is not None:
                 self._copies.replace_block(seq, group, index)
-        self._extend(seq, num_tokens)
+        self._extend(seq, [num_tokens] * len(self.groups))
         return True
 
     def commit(self, seq: KVSequence, num_computed_tokens: int) -> None:
@@ -292,6 +305,8 @@ class KVManager:
         if self.caching and seq.num_computed_tokens:
             self.index.remember(seq)
             self.index.add_partial_tail(seq)
+        if self._skipped.forgets:
+            self._skipped.free(seq)
         for group in self.groups:
             group.pool.free(seq.tables[group.index].truncate(0))
             seq.num_cached_blocks[group.index] = 0
@@ -316,8 +331,9 @@ class KVManager:
 
     def take_transfers(self) -> Transfers:
         """All that must be copied before the next step writes anything, host tier included."""
-        offloads, loads = self.host.take() if self.host is not None else ([], [])
-        return Transfers(offloads, loads, self._copies.take())
+        if self.host is None:
+            return Transfers([], [], self._copies.take())
+        return Transfers(*self.host.take(), self._copies.take(), *self.host.take_disk())
 
     # -- questions ------------------------------------------------------------------------------------------
 
@@ -388,6 +404,8 @@ class KVManager:
             pool.forget_all()
         if self.host is not None:
             self.host.pool.forget_all()
+            if self.host.disk is not None:
+                self.host.disk.pool.forget_all()
         self.index.clear()
 
     def check(self) -> None:
@@ -405,13 +423,13 @@ class KVManager:
 
     # -- inside: memory -------------------------------------------------------------------------------------
 
-    def _demand_of_hit(self, hit: Hit, num_tokens: int, computed: int) -> BlockDemand:
+    def _demand_of_hit(self, hit: Hit, reach: Sequence[int], computed: int) -> BlockDemand:
         """What ``admit`` takes: idle blocks of the hit, device blocks for those on the host, and new ones."""
         demand = BlockDemand(self.pools)
         for group, found in zip(self.groups, hit.blocks, strict=True):
             on_device = found if self.host is None else [block for block in found if block >= 0]
             demand.add(group.pool, group.pool.count_idle(on_device) + len(found) - len(on_device))
-            demand.add(group.pool, group.num_missing_blocks(len(found), num_tokens, computed))
+            demand.add(group.pool, group.num_missing_blocks(len(found), reach[group.index], computed))
             if hit.partial is not None:
                 demand.add(group.pool, group.pool.count_idle([hit.partial.block]))
         return demand
@@ -451,8 +469,8 @@ class KVManager:
         seq.tables[0].extend([destination])
         self._copies.add(BlockCopy(partial.block, destination, 0))
 
-    def _extend(self, seq: KVSequence, num_tokens: int) -> None:
-        for group in self.groups:
+    def _extend(self, seq: KVSequence, reach: Sequence[int]) -> None:
+        for group, num_tokens in zip(self.groups, reach, strict=True):
             table = seq.tables[group.index]
             missing = group.num_blocks_for(num_tokens) - len(table)
             if missing <= 0:
@@ -465,20 +483,7 @@ class KVManager:
             table.extend(group.pool.allocate(missing))
 
     def _free_skipped(self, seq: KVSequence) -> None:
-        """Give back blocks that every later query is too far from; the null block takes their place."""
-        for group in self.groups:
-            if group.window is None:
-                continue
-            table = seq.tables[group.index]
-            null = group.pool.null_block
-            assert null is not None
-            index = min(group.num_skipped_blocks(seq.num_computed_tokens), len(table)) - 1
-            skipped = []
-            # Leftwards to the first block that is gone already: each block is visited once.
-            while index >= 0 and table.ids[index] != null:
-                skipped.append(table.replace(index, null))
-                index -= 1
-            group.pool.free(skipped[::-1])
+        self._skipped.free(seq)
         self._copies.cancel_unwanted()
 
     def _offload(self, pool: BlockPool, block: int, digest: bytes, pool_group: int) -> None:

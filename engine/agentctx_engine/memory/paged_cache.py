@@ -26,8 +26,10 @@ class PagedCache:
     A thin cover over :class:`KVManager`, which the engine drives directly; so prediction and engine agree.
     """
 
-    def __init__(self, manager: KVManager) -> None:
+    def __init__(self, manager: KVManager, *, chunk_tokens: int | None = None) -> None:
+        """``chunk_tokens``: a prompt is computed so many tokens at a time, so that windows never hold more (None: at once)."""
         self.manager = manager
+        self._chunk_tokens = chunk_tokens
         self._requests = self._prompt_tokens = self._hit_tokens = 0
 
     @classmethod
@@ -48,13 +50,15 @@ class PagedCache:
         sequence = manager.open(token_ids, _keys(salt))
         hit = manager.match(sequence)
         match = self.explain(sequence, hit)
-        if not manager.admit(sequence, len(sequence), hit):
+        window_tokens = None if self._chunk_tokens is None else hit.num_tokens
+        if not manager.admit(sequence, len(sequence), hit, window_tokens=window_tokens) or not self._compute(
+            sequence
+        ):
+            manager.free(sequence)
             pool = manager.pools[0]
             raise OutOfBlocks(
                 -(-len(sequence) // manager.block_size), pool.num_available_blocks, pool.num_usable_blocks
             )
-        manager.commit(sequence, len(sequence))
-        manager.take_transfers()
         self._requests += 1
         self._prompt_tokens += len(sequence)
         self._hit_tokens += hit.num_tokens
@@ -69,9 +73,27 @@ class PagedCache:
         sequence = lease.sequence
         if len(output_ids) > 1:
             sequence.append(output_ids[:-1])
-            if self.manager.reserve(sequence, len(sequence)):
+            if self._chunk_tokens is not None:
+                self._compute(sequence)
+            elif self.manager.reserve(sequence, len(sequence)):
                 self.manager.commit(sequence, len(sequence))
         self.manager.free(sequence)
+
+    def _compute(self, sequence: KVSequence) -> bool:
+        """Read the prompt, in chunks if windows ask for it; False if their blocks run out."""
+        manager, end = self.manager, len(sequence)
+        manager.take_transfers()
+        if self._chunk_tokens is not None:
+            for reached in range(sequence.num_computed_tokens + self._chunk_tokens, end, self._chunk_tokens):
+                if not manager.reserve(sequence, reached):
+                    return False
+                manager.commit(sequence, reached)
+                manager.take_transfers()
+            if not manager.reserve(sequence, end):
+                return False
+        manager.commit(sequence, end)
+        manager.take_transfers()
+        return True
 
     def stats(self) -> CacheStats:
         pools = self.manager.pools

@@ -155,6 +155,13 @@ class RadixCache:
         match = explain(facts)
         return match if limit is None else self._limited(match, limit)
 
+    def pages_of(self, token_ids: TokenIds, *, salt: str | None = None) -> PageIds:
+        """Pages of the longest prefix of a text, its last token included, that the tree holds. Changes nothing."""
+        found = self.tree.find(pack(token_ids), Namespace(None, salt))
+        held = [node.pages for node in found.node.path() if node.pages is not None] if found.node else []
+        whole = found.equal_tokens // self.page_size
+        return np.concatenate(held)[:whole] if held else np.empty(0, dtype=np.int32)
+
     def _usable(self, equal_tokens: int, num_tokens: int) -> int:
         """Whole pages of the equal tokens, of which the last token of the prompt is none: it must be computed."""
         usable = min(equal_tokens, num_tokens - 1)

@@ -17,6 +17,7 @@ from agentctx_engine.attention.reference import ReferenceAttention
 from agentctx_engine.kernels import LANES, MOST_ROWS, Kernels, attends, load_kernels
 from agentctx_engine.models.coded_weight import CodedWeight, stack
 from agentctx_engine.models.config import Rope
+from agentctx_engine.models.fingerprint import Fingerprint
 from agentctx_engine.models.linear import MIN_ROWS, Linear
 from agentctx_engine.models.rope import Rotation, rotate
 from agentctx_engine.models.weights import CodedWeights, Progress, Weights, expected_shapes
@@ -87,6 +88,7 @@ class Model:
             read={"embedding": self.embedding},
         )
         self._min_rows = MIN_ROWS if on_cpu and not self._coded else 1
+        self.fingerprint = reader.fingerprint.hexdigest()  # of config and weights
 
     @property
     def _coded(self) -> bool:
@@ -213,9 +215,11 @@ class _Reader:
         self._kernels = kernels
         self._weights, self._dtype, self._device, self._progress = weights, dtype, device, progress
         self._done, self._total = 0, sum(1 for _ in expected_shapes(weights.config))
+        self.fingerprint = Fingerprint(weights.config)
 
     def __call__(self, name: str) -> Tensor:
         tensor = self._weights.tensor(name).to(self._device, self._dtype)
+        self.fingerprint.add(name, tensor)
         self._done += 1
         if self._progress is not None:
             self._progress(self._done, self._total)

@@ -67,7 +67,7 @@ class RandomWeights:
 
     def tensor(self, name: str) -> Tensor:
         shape = dict(expected_shapes(self.config))[name]
-        generator = torch.Generator().manual_seed(self.seed * 2**32 + zlib.crc32(name.encode()))
+        generator = torch.Generator().manual_seed(zlib.crc32(name.encode(), self.seed))  # it has 32 bits
         values = torch.randn(shape, generator=generator)
         if name.endswith("norm"):
             return 1 + 0.1 * values

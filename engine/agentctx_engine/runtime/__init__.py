@@ -10,11 +10,14 @@ from agentctx_engine.runtime.errors import (
     RequestCancelledError,
     RequestError,
     RequestFailedError,
+    SnapshotError,
 )
 from agentctx_engine.runtime.handle import GenerationHandle
 from agentctx_engine.runtime.request import FinishReason
 from agentctx_engine.runtime.results import EngineState, GenerationResult, SampleResult, TokenEvent
 from agentctx_engine.runtime.sampling_params import SamplingParams
+from agentctx_engine.runtime.snapshot_file import kv_bytes
+from agentctx_engine.runtime.snapshots import RestoredPrefix, SavedPrefix
 
 __all__ = [
     "Engine",
@@ -30,7 +33,11 @@ __all__ = [
     "RequestCancelledError",
     "RequestError",
     "RequestFailedError",
+    "RestoredPrefix",
     "SampleResult",
     "SamplingParams",
+    "SavedPrefix",
+    "SnapshotError",
     "TokenEvent",
+    "kv_bytes",
 ]

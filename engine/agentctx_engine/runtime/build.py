@@ -2,29 +2,39 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
+from collections.abc import Sequence
+from pathlib import Path
+
+from agentctx_engine.runtime.block_directory import BlockDirectory
 from agentctx_engine.runtime.config import DEFAULT_KV_MEMORY, EngineConfig
 from agentctx_engine.runtime.core import EngineCore
 from agentctx_engine.runtime.errors import EngineMemoryError
 from agentctx_engine.runtime.kv_store import KvStore
-from agentctx_engine.runtime.model_runner import DecoderModel, ModelRunner, block_bytes
-from agentctx_engine.runtime.paged_store import PagedStore
+from agentctx_engine.runtime.model_runner import DecoderModel, ModelRunner, block_bytes, layer_block_bytes
+from agentctx_engine.runtime.paged_store import PagedStore, Windows
 from agentctx_engine.runtime.radix_store import RadixStore
 from agentctx_engine.runtime.scheduler import Scheduler
+from agentctx_engine.runtime.snapshots import identity
+from agentctx_engine.runtime.tiers import TierCopier, Tiers
+from agentctx_engine.runtime.window_pools import memory_bytes, pool_sizes, windows_of
 
 
 def build_core(model: DecoderModel, config: EngineConfig) -> EngineCore:
     """Raises ``EngineMemoryError`` when the pool can't be had or is too small for ``config.max_context``."""
-    num_blocks = _num_blocks(model, config)
+    windows = windows_of(model.config, config)
+    num_blocks = _num_blocks(model, config, windows)
+    pools = num_blocks if windows is None else pool_sizes(num_blocks, config, windows)
     try:
         runner = ModelRunner(
             model,
-            num_blocks=num_blocks,
+            num_blocks=pools,
             block_size=config.block_size,
             deterministic=config.deterministic,
         )
     except MemoryError as error:
         raise EngineMemoryError(f"{error}; lower num_blocks or kv_memory_bytes") from error
-    kv = _kv_store(model, config, num_blocks)
+    kv = _kv_store(model, config, pools, windows, _tiers(model, config, runner, windows))
     max_context = _max_context(model, config, kv.capacity_tokens)
     scheduler = Scheduler(
         kv,
@@ -41,28 +51,67 @@ def build_core(model: DecoderModel, config: EngineConfig) -> EngineCore:
     )
 
 
-def _num_blocks(model: DecoderModel, config: EngineConfig) -> int:
+def _num_blocks(model: DecoderModel, config: EngineConfig, windows: Windows | None) -> int:
     if config.num_blocks is not None:
         return config.num_blocks
-    size = block_bytes(model, config.block_size)
     memory = config.kv_memory_bytes or DEFAULT_KV_MEMORY
-    if memory < size:
+    num_blocks = bisect_right(
+        range(memory // layer_block_bytes(model, config.block_size) + 1),
+        memory,
+        key=lambda count: memory_bytes(count, model, config, windows),
+    )
+    if num_blocks < 2:  # the first count that is too much
+        size = memory_bytes(1, model, config, windows)
         raise EngineMemoryError(
             f"kv_memory_bytes={memory:,} holds no block: one of {config.block_size} tokens takes {size:,} bytes"
         )
-    return memory // size
+    return num_blocks - 1
 
 
-def _kv_store(model: DecoderModel, config: EngineConfig, num_blocks: int) -> KvStore:
+def _kv_store(
+    model: DecoderModel,
+    config: EngineConfig,
+    pools: int | Sequence[int],
+    windows: Windows | None,
+    tiers: Tiers | None,
+) -> KvStore:
     groups = len(model.config.layer_groups)
     if config.prefix_cache == "radix":
-        return RadixStore(num_blocks=num_blocks, block_size=config.block_size, groups=groups)
+        assert isinstance(pools, int)
+        return RadixStore(num_blocks=pools, block_size=config.block_size, groups=groups)
     return PagedStore(
-        num_blocks=num_blocks,
+        num_blocks=pools,
         block_size=config.block_size,
         groups=groups,
+        windows=windows,
         reuse=config.prefix_cache == "hash",
+        token_granular=config.token_granular,
+        tiers=tiers,
     )
+
+
+def _tiers(
+    model: DecoderModel, config: EngineConfig, runner: ModelRunner, windows: Windows | None
+) -> Tiers | None:
+    if not config.host_blocks:
+        return None
+    caches = [runner.kv_caches] if windows is None else runner.caches_by_group
+    directory, disk_blocks, files = None, 0, []
+    if config.disk_dir is not None:
+        shapes = {g: (len(group), 2, *group[0].shape[2:]) for g, group in enumerate(caches)}
+        known = identity(model, config.block_size) | {"groups": str(len(caches))}
+        directory = BlockDirectory(Path(config.disk_dir), known, shapes, model.dtype)
+        disk_blocks = config.disk_bytes // directory.block_bytes
+        if not disk_blocks:
+            raise EngineMemoryError(
+                f"disk_bytes={config.disk_bytes:,} holds no block: a file takes {directory.block_bytes:,} bytes"
+            )
+        files = directory.trim(disk_blocks)
+    try:
+        copier = TierCopier(caches, config.host_blocks, directory)
+    except MemoryError as error:
+        raise EngineMemoryError(f"{error}; lower host_blocks") from error
+    return Tiers(config.host_blocks, disk_blocks, copier, files)
 
 
 def _max_context(model: DecoderModel, config: EngineConfig, capacity: int) -> int:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
+
+from agentctx_engine.memory.skipped_blocks import WindowRetention
 
 PrefixCacheKind = Literal["hash", "radix", "none"]
 
@@ -26,11 +29,25 @@ class EngineConfig:
     max_samples: int = 64  # running together
     max_context: int | None = None  # None: the model's, as far as the pool holds it
     prefix_cache: PrefixCacheKind = "hash"
+    token_granular: bool = False  # a hit may end inside a block, which is then copied; for "hash"
+    # Sliding-window layers keep the blocks of their window and of a few branch points (for "hash"); or all of them, as
+    # radix does, at the price of memory.
+    full_window_cache: bool = False
+    window_checkpoints: int = 8  # branch points kept of a sequence, the newest ones
+    window_checkpoint_spacing: int = 1024  # tokens from one to the next
+    # Tiers that take evicted blocks and give them back on a hit (for "hash"): host memory, and below it files.
+    host_blocks: int = 0
+    disk_dir: str | Path | None = None
+    disk_bytes: int = 2**30  # at most, for each kind of model that uses disk_dir
+    snapshot_dir: str | Path | None = (
+        None  # where Engine.save and restore keep the prefixes that are given by name
+    )
     deterministic: bool = False  # bitwise the same logits whatever is cached, batched or chunked; slower
 
     def __post_init__(self) -> None:
         for field in ("block_size", "max_step_tokens", "max_samples"):
             _require_positive(field, getattr(self, field))
+        WindowRetention(self.window_checkpoints, self.window_checkpoint_spacing)
         for field in ("num_blocks", "kv_memory_bytes", "max_chunk_tokens", "max_context"):
             if getattr(self, field) is not None:
                 _require_positive(field, getattr(self, field))
@@ -43,6 +60,14 @@ class EngineConfig:
             )
         if self.prefix_cache not in ("hash", "radix", "none"):
             raise ValueError(f"prefix_cache={self.prefix_cache!r}: must be 'hash', 'radix' or 'none'")
+        if self.host_blocks < 0:
+            raise ValueError(f"host_blocks={self.host_blocks}: must not be negative")
+        if self.host_blocks and self.prefix_cache != "hash":
+            raise ValueError(f"host_blocks needs prefix_cache='hash', not {self.prefix_cache!r}")
+        if self.disk_dir is not None and not self.host_blocks:
+            raise ValueError("disk_dir needs host_blocks: files take what host memory gives up")
+        if self.token_granular and self.prefix_cache != "hash":
+            raise ValueError(f"token_granular needs prefix_cache='hash', not {self.prefix_cache!r}")
 
 
 def _require_positive(field: str, value: int) -> None:

@@ -75,7 +75,10 @@ class EngineCore:
         step = self.scheduler.schedule()
         report = StepReport(step)
         if not step.chunks:
-            self._end_stuck(report)
+            if self.kv.settled:
+                self._end_stuck(report)
+            else:
+                self.kv.wait_for_arrival()
             return report
         scheduled = self.clock()
         for admitted in step.admitted:
@@ -109,10 +112,12 @@ class EngineCore:
             block_size=self.kv.block_size,
             block_bytes=self.block_bytes,
             kernels=self.runner.kernels,
+            tiers=self.kv.tier_state(),
         )
 
     def _run(self, report: StepReport) -> list[tuple[Sample, SampledToken]]:
         """Run the model; sample a token for every sample whose last known token was computed."""
+        self.kv.wait_until_safe()
         logits = self.runner.run(report.step)
         for chunk in report.step.chunks:
             self.kv.computed(chunk.sample.kv, chunk.start + chunk.count)

@@ -6,6 +6,7 @@ import asyncio
 import secrets
 import weakref
 from collections.abc import AsyncIterator, Iterator, Sequence
+from pathlib import Path
 from types import TracebackType
 from typing import Any, TypedDict, Unpack
 
@@ -13,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from agentctx_engine.memory.prefix_cache import Match, PrefixCache
+from agentctx_engine.runtime import snapshots
 from agentctx_engine.runtime.build import build_core
 from agentctx_engine.runtime.config import EngineConfig
 from agentctx_engine.runtime.errors import PromptTooLongError, RequestError
@@ -23,6 +25,8 @@ from agentctx_engine.runtime.model_runner import DecoderModel
 from agentctx_engine.runtime.request import Request, StopHook
 from agentctx_engine.runtime.results import EngineState, GenerationResult, TokenEvent
 from agentctx_engine.runtime.sampling_params import SamplingParams
+from agentctx_engine.runtime.snapshot_file import read_snapshot, write_snapshot
+from agentctx_engine.runtime.snapshots import RestoredPrefix, SavedPrefix
 
 Prompt = Sequence[int] | npt.NDArray[np.integer[Any]]
 
@@ -152,6 +156,34 @@ class Engine:
     def drop_cached(self) -> None:
         """Forget every prefix that no running request holds."""
         self._loop.call(self._core.kv.drop_cached)
+
+    # -- prefixes that outlive the process ------------------------------------------------------------------
+
+    def save(self, prefix: Prompt, place: str | Path, *, cache_salt: str | None = None) -> SavedPrefix:
+        """Write the keys and values of ``prefix`` to a file, computing first what isn't cached.
+
+        place: a ``Path``, or the plain name of a file in ``snapshot_dir``. Replaced at once, and only when it is whole.
+        Saves whole blocks, or every token with ``token_granular``. Raises ``SnapshotError``, ``RequestError``.
+        """
+        path = snapshots.snapshot_path(place, self.config.snapshot_dir)
+        core, tokens = self._core, self._check(prefix, SamplingParams(max_tokens=1))
+        # It also puts the prefix last in the order of eviction.
+        self.generate(tokens, SamplingParams(max_tokens=1), cache_salt=cache_salt)
+        snapshot = self._loop.call(lambda: snapshots.take(core.kv, core.runner, tokens, cache_salt))
+        sizes = write_snapshot(path, snapshot)
+        return SavedPrefix(path, len(snapshot.token_ids), sizes.header, sizes.kv, sizes.file)
+
+    def restore(self, place: str | Path, *, cache_salt: str | None = None) -> RestoredPrefix:
+        """Read a file that ``save`` wrote, here or in an earlier process, so that requests can reuse its prefix.
+
+        Raises ``SnapshotError`` if a byte is wrong, or if it was written by another model, dtype or version or under
+        another salt; ``EngineMemoryError`` if the pool has no room.
+        """
+        path = snapshots.snapshot_path(place, self.config.snapshot_dir)
+        core = self._core
+        snapshot = read_snapshot(path, snapshots.comparable_identity(self.model))
+        snapshots.check_salt(path, snapshot, cache_salt)
+        return self._loop.call(lambda: snapshots.put_back(core.kv, core.runner, snapshot, cache_salt))
 
     # -- the end --------------------------------------------------------------------------------------------
 

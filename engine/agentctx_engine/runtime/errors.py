@@ -30,3 +30,7 @@ class RequestCancelledError(EngineError):
 
 class EngineClosedError(EngineError):
     """The engine was closed before or while the request ran."""
+
+
+class SnapshotError(EngineError):
+    """A snapshot can't be written, read or used: names the file, what is wrong with it, and what to do."""

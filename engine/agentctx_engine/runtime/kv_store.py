@@ -18,7 +18,8 @@ from agentctx_engine.memory.prefix_cache import Match, PrefixCache
 
 TokenArray = npt.NDArray[np.int32]
 BlockTable = npt.NDArray[np.int32] | Sequence[int]
-BlockCopy = tuple[int, int]  # (source block, target block), in all layers
+BlockCopy = tuple[int, int] | tuple[int, int, int]
+"""(source block, target block) in all layers, or with a layer group as the third in that group's alone."""
 
 
 class StoredSequence(Protocol):
@@ -37,6 +38,11 @@ class StoredSequence(Protocol):
         """Per layer group; position ``p`` lies in entry ``p // block_size``. Valid until the sequence changes."""
         ...
 
+    @property
+    def loaded_tokens(self) -> tuple[int, int]:
+        """Of the last admission's hit, the tokens that come from (host memory, disk)."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class PoolState:
@@ -48,11 +54,56 @@ class PoolState:
     empty: int
 
 
+@dataclass(slots=True)
+class CopiedBytes:
+    """Bytes moved between tiers since the start."""
+
+    to_host: int = 0
+    from_host: int = 0
+    to_disk: int = 0
+    from_disk: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TierState:
+    """The tiers behind the pool: blocks that they have and hold, and what was moved since the start."""
+
+    host_total: int
+    host_cached: int
+    offloaded_blocks: int  # device → host
+    loaded_blocks: int  # host → device
+    disk_total: int
+    disk_cached: int
+    written_blocks: int  # host → disk
+    read_blocks: int  # disk → device
+    failed_blocks: int  # files that were damaged or missing
+    copied_bytes: CopiedBytes
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedPrefix:
+    """Where the keys and values of a prefix lie, per layer group: ``tables[g]`` from position ``first_tokens[g]`` on.
+
+    A windowed group that keeps its window alone has nothing before. The first ``num_reused`` tokens were there already.
+    """
+
+    num_tokens: int
+    tables: tuple[BlockTable, ...]
+    first_tokens: tuple[int, ...]
+    num_reused: int = 0
+    holder: object = None  # the store's own, for as long as the blocks are held
+
+
 class KvStore(Protocol):
     """A refusal (``None``) changes nothing, but for prefixes that were evicted in vain."""
 
     @property
     def block_size(self) -> int: ...
+
+    @property
+    def keeps_all_windows(self) -> bool:
+        """Whether windowed layers hold as much of a cached prefix as the others."""
+        ...
 
     @property
     def capacity_tokens(self) -> int:
@@ -89,6 +140,13 @@ class KvStore(Protocol):
         """
         ...
 
+    def prepare(self, sequence: StoredSequence, num_tokens: int) -> bool:
+        """Room for computing up to ``num_tokens`` tokens, where ``admit`` leaves that to the moment: in windowed layers.
+
+        False if there is none now; the sequence then can't be part of this step.
+        """
+        ...
+
     def scheduled(self, sequence: StoredSequence, num_tokens: int) -> None:
         """The step being planned will have computed the first ``num_tokens`` tokens.
 
@@ -110,6 +168,51 @@ class KvStore(Protocol):
 
     def release(self, sequence: StoredSequence) -> None:
         """Give every block back and keep the text. What a lookup can find stays so until its block is taken."""
+        ...
+
+    def take_copies(self) -> Sequence[BlockCopy]:
+        """Copies that admissions since the last call asked for, to be made before anything else is written."""
+        ...
+
+    def ready(self, sequence: StoredSequence) -> bool:
+        """Whether all that the sequence holds is in place: not while some of it is on its way from another tier."""
+        ...
+
+    def broken_among(self, sequences: Sequence[StoredSequence]) -> list[StoredSequence]:
+        """Those that wait for blocks which turned out to be damaged: they must be released and admitted anew."""
+        ...
+
+    @property
+    def settled(self) -> bool:
+        """Nothing is on its way from another tier."""
+        ...
+
+    def wait_for_arrival(self) -> None:
+        """Return when more blocks have arrived, or none is on its way."""
+        ...
+
+    def wait_until_safe(self) -> None:
+        """To be called before anything is written to KV memory: what is about to be overwritten is then copied."""
+        ...
+
+    def tier_state(self) -> TierState | None:
+        """``None`` without tiers."""
+        ...
+
+    def close(self) -> None:
+        """Finish what was begun."""
+        ...
+
+    def locate(self, tokens: TokenArray, salt: str | None) -> PlacedPrefix:
+        """The longest prefix of a text that a lookup finds, the last token included. Holds nothing: for between steps."""
+        ...
+
+    def place(self, tokens: TokenArray, salt: str | None) -> PlacedPrefix | None:
+        """Blocks for a text whose keys and values the caller writes, then calls ``placed``. ``None`` without room."""
+        ...
+
+    def placed(self, prefix: PlacedPrefix) -> None:
+        """The text of ``place`` is written: let it be found."""
         ...
 
     def drop_cached(self) -> None:

@@ -142,3 +142,4 @@ class EngineLoop:
                 result = None
             handle.finish(result, reason)
         self._handles.clear()
+        self._core.kv.close()

@@ -39,35 +39,63 @@ class DecoderModel(Protocol):
 
 def block_bytes(model: DecoderModel, block_size: int) -> int:
     """Bytes of one block in all layers."""
-    config = model.config
-    return config.num_layers * config.kv_values_per_token * block_size * model.dtype.itemsize
+    return model.config.num_layers * layer_block_bytes(model, block_size)
+
+
+def layer_block_bytes(model: DecoderModel, block_size: int) -> int:
+    """Bytes of one block in one layer."""
+    return model.config.kv_values_per_token * block_size * model.dtype.itemsize
 
 
 class ModelRunner:
     """Runs steps against the KV memory it allocated: one tensor per layer, ``[2, num_blocks, block_size, kv_heads, head_dim]``."""
 
     def __init__(
-        self, model: DecoderModel, *, num_blocks: int, block_size: int, deterministic: bool = False
+        self,
+        model: DecoderModel,
+        *,
+        num_blocks: int | Sequence[int],
+        block_size: int,
+        deterministic: bool = False,
     ) -> None:
-        """Raises ``MemoryError`` when the KV memory can't be had."""
+        """``num_blocks``: of every layer, or of the layers of each layer group. Raises ``MemoryError`` when the KV memory
+        can't be had.
+        """
         self.model = model
         self.block_size = block_size
         self.deterministic = deterministic
         config = model.config
-        self.kv_caches = kv_cache.allocate(
-            layers=config.num_layers,
-            num_blocks=num_blocks,
-            block_size=block_size,
-            kv_heads=config.num_kv_heads,
-            head_dim=config.head_dim,
-            dtype=model.dtype,
-            device=model.device,
-        )
+        self.group_of_layer = [
+            next(g for g, group in enumerate(config.layer_groups) if layer in group.layers)
+            for layer in range(config.num_layers)
+        ]
+        per_group = [num_blocks] * len(config.layer_groups) if isinstance(num_blocks, int) else num_blocks
+        self.kv_caches = [
+            cache
+            for group in self.group_of_layer
+            for cache in kv_cache.allocate(
+                layers=1,
+                num_blocks=per_group[group],
+                block_size=block_size,
+                kv_heads=config.num_kv_heads,
+                head_dim=config.head_dim,
+                dtype=model.dtype,
+                device=model.device,
+            )
+        ]
 
     @property
     def kernels(self) -> str:
         """What the model decodes with; a model that doesn't say runs on torch."""
         return getattr(self.model, "kernels", "torch")
+
+    @property
+    def caches_by_group(self) -> list[list[Tensor]]:
+        """KV memory of each layer group's layers."""
+        return [
+            [c for c, g in zip(self.kv_caches, self.group_of_layer, strict=True) if g == group]
+            for group in range(len(self.model.config.layer_groups))
+        ]
 
     @torch.inference_mode()
     def run(self, step: Step) -> Tensor:
@@ -101,9 +129,14 @@ class ModelRunner:
         return self.model.forward(batch, self.kv_caches, deterministic=self.deterministic)
 
     def copy_blocks(self, copies: Sequence[BlockCopy]) -> None:
-        """Copy whole blocks in every layer, at once."""
-        if copies:
-            kv_cache.copy_blocks(self.kv_caches, copies)
+        """Copy whole blocks in every layer, or in those of the layer group that a copy names, at once."""
+        if not copies:
+            return
+        everywhere = [(copy[0], copy[1]) for copy in copies if len(copy) == 2]
+        kv_cache.copy_blocks(self.kv_caches, everywhere)
+        for group in {copy[2] for copy in copies if len(copy) == 3}:
+            pairs = [(copy[0], copy[1]) for copy in copies if len(copy) == 3 and copy[2] == group]
+            kv_cache.copy_blocks(self.caches_by_group[group], pairs)
 
 
 def split_into_waves(step: Step, block_size: int) -> list[list[ScheduledChunk]]:

@@ -8,7 +8,14 @@ import numpy as np
 
 from agentctx_engine.memory.prefix_cache import Match
 from agentctx_engine.memory.radix_cache import RadixCache, RadixLease
-from agentctx_engine.runtime.kv_store import BlockCopy, BlockTable, PoolState, StoredSequence, TokenArray
+from agentctx_engine.runtime.kv_store import (
+    BlockCopy,
+    BlockTable,
+    PlacedPrefix,
+    PoolState,
+    StoredSequence,
+    TokenArray,
+)
 
 
 class RadixSequence:
@@ -34,6 +41,10 @@ class RadixSequence:
     def block_tables(self) -> tuple[BlockTable, ...]:
         return (_lease(self).pages,) * self._groups
 
+    @property
+    def loaded_tokens(self) -> tuple[int, int]:
+        return (0, 0)
+
     def append(self, token_id: int) -> None:
         if self.num_tokens == len(self._buffer):
             grown = np.empty(max(64, 2 * self.num_tokens), dtype=np.int32)
@@ -56,6 +67,10 @@ class RadixStore:
         self.block_size = block_size
         self._num_blocks = num_blocks
         self._groups = groups
+
+    @property
+    def keeps_all_windows(self) -> bool:
+        return True
 
     @property
     def capacity_tokens(self) -> int:
@@ -96,6 +111,9 @@ class RadixStore:
             return None
         return ()
 
+    def prepare(self, sequence: StoredSequence, num_tokens: int) -> bool:
+        return True
+
     def scheduled(self, sequence: StoredSequence, num_tokens: int) -> None:
         """Nothing yet, see the class."""
 
@@ -123,6 +141,49 @@ class RadixStore:
         self.cache.checkpoint(lease, radix.num_computed)
         self.cache.abort(lease)
         radix.lease = None
+
+    def take_copies(self) -> Sequence[BlockCopy]:
+        return ()
+
+    def ready(self, sequence: StoredSequence) -> bool:
+        return True
+
+    def broken_among(self, sequences: Sequence[StoredSequence]) -> list[StoredSequence]:
+        return []
+
+    @property
+    def settled(self) -> bool:
+        return True
+
+    def wait_for_arrival(self) -> None:
+        """There are no other tiers."""
+
+    def wait_until_safe(self) -> None:
+        """There are no other tiers."""
+
+    def tier_state(self) -> None:
+        return None
+
+    def close(self) -> None:
+        """Nothing is under way."""
+
+    def locate(self, tokens: TokenArray, salt: str | None) -> PlacedPrefix:
+        pages = self.cache.pages_of(tokens, salt=salt)
+        return PlacedPrefix(len(pages) * self.block_size, (pages,) * self._groups, (0,) * self._groups)
+
+    def place(self, tokens: TokenArray, salt: str | None) -> PlacedPrefix | None:
+        try:
+            lease = self.cache.commit(tokens, salt=salt)
+        except MemoryError:
+            return None
+        tables, first = (lease.pages,) * self._groups, (0,) * self._groups
+        return PlacedPrefix(len(tokens), tables, first, lease.match.hit_tokens, lease)
+
+    def placed(self, prefix: PlacedPrefix) -> None:
+        lease = prefix.holder
+        assert isinstance(lease, RadixLease)
+        self.cache.checkpoint(lease)
+        self.cache.abort(lease)
 
     def drop_cached(self) -> None:
         self.cache.evict(self.cache.evictable_tokens)

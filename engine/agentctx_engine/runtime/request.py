@@ -50,6 +50,8 @@ class Request:
     finished: float | None = None
     match: Match | None = None  # of the first admission
     cached_tokens: int = 0
+    host_tokens: int = 0  # of cached_tokens, at the first admission
+    disk_tokens: int = 0
     computed_tokens: int = 0
     recomputed_tokens: int = 0
     preemptions: int = 0
@@ -65,10 +67,20 @@ class Request:
         hit = match.hit_tokens
         if self.match is None:
             self.match = match
+            self.host_tokens, self.disk_tokens = sample.kv.loaded_tokens
         # When a sample comes back, most of its hit is what it once computed itself.
-        self.cached_tokens += max(0, min(hit, self.num_prompt) - sample.high_water)
+        sample.counted_hit = max(0, min(hit, self.num_prompt) - sample.high_water)
+        sample.high_water_before = sample.high_water
+        self.cached_tokens += sample.counted_hit
         sample.num_computed = hit
         sample.high_water = max(sample.high_water, hit)
+
+    def take_back_hit(self, sample: Sample) -> None:
+        """The hit counted last was none; nothing was computed since."""
+        self.cached_tokens -= sample.counted_hit
+        sample.num_computed, sample.high_water = 0, sample.high_water_before
+        if not sample.high_water:
+            self.match, self.host_tokens, self.disk_tokens = None, 0, 0
 
     def count_computed(self, sample: Sample, count: int) -> None:
         """A step ran the sample's next ``count`` tokens."""
@@ -89,7 +101,7 @@ class Sample:
     """One answer: its text and blocks (``kv``), and how much of the text is computed."""
 
     __slots__ = (
-        "_seen", "finish_reason", "high_water", "index", "kv", "logits", "num_computed", "output", "request",
+        "_seen", "counted_hit", "finish_reason", "high_water", "high_water_before", "index", "kv", "logits", "num_computed", "output", "request",
         "running", "sampled",
     )  # fmt: skip
 
@@ -99,6 +111,7 @@ class Sample:
         self.index = index
         self.running = False  # True: it holds blocks for all its tokens but, at most, the last
         self.num_computed = 0  # tokens whose keys and values lie in its blocks
+        self.counted_hit = self.high_water_before = 0  # of the last admission
         self.high_water = 0  # the most that num_computed has ever been
         self.output: list[int] = []
         self.sampled: list[SampledToken] = []  # parallel to output

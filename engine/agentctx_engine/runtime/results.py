@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from agentctx_engine.memory.prefix_cache import Lost, Match
-from agentctx_engine.runtime.kv_store import PoolState
+from agentctx_engine.runtime.kv_store import PoolState, TierState
 from agentctx_engine.runtime.request import FinishReason, Request, Sample
 
 
@@ -47,6 +47,8 @@ class GenerationResult:
     computed_tokens: (
         int  # prompt tokens that were run; cached + computed = prompt, unless it was cancelled before
     )
+    host_tokens: int  # of the cached tokens, those that came back from host memory
+    disk_tokens: int  # … and from disk
     recomputed_tokens: int  # tokens run again because preemption had taken their blocks
     lost: tuple[tuple[Lost, int], ...]  # why the others were not reused at the first admission
     seed: int
@@ -119,6 +121,7 @@ class EngineState:
     pool: PoolState
     block_size: int
     block_bytes: int  # one block, in all layers
+    tiers: TierState | None = None
     kernels: str = "torch"  # what decodes: "c" with the compiled kernels
 
     @property
@@ -139,6 +142,8 @@ def build_result(request: Request, now: float) -> GenerationResult:
         prompt_tokens=request.num_prompt,
         cached_tokens=request.cached_tokens,
         computed_tokens=request.computed_tokens,
+        host_tokens=request.host_tokens,
+        disk_tokens=request.disk_tokens,
         recomputed_tokens=request.recomputed_tokens,
         lost=match.lost if match is not None else (),
         seed=request.seed,

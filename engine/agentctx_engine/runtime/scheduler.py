@@ -118,15 +118,21 @@ class Scheduler:
     def schedule(self) -> Step:
         """Plan one step and take its memory. Counters move on: the step must run, or its samples be removed."""
         step = Step()
+        for kv in self.kv.broken_among([sample.kv for sample in self.running]):
+            self._admit_anew(next(sample for sample in self.running if sample.kv is kv))
         budget = self._schedule_decodes(step, self.max_step_tokens)
         budget = self._schedule_prefills(step, budget)
         if not step.preempted:
             self._admit(step, budget)
+        if not step.chunks and len(self.running) > 1 and self.kv.settled:
+            self._preempt(step, self.running[-1])  # all wait for blocks that others of them hold
         return step
 
     def _schedule_decodes(self, step: Step, budget: int) -> int:
         for sample in list(self.running):
             if not (sample.running and sample.decoding):  # preempted in this very pass, or prefilling
+                continue
+            if not self.kv.ready(sample.kv):
                 continue
             while (copies := self.kv.reserve(sample.kv)) is None:
                 victim = self.running[-1]
@@ -143,7 +149,7 @@ class Scheduler:
             if budget <= 0:
                 break
             if sample.remaining and not sample.decoding:
-                budget -= self._run(step, sample, min(budget, self.max_chunk_tokens, sample.remaining))
+                budget -= self._read(step, sample, budget)
         return budget
 
     def _admit(self, step: Step, budget: int) -> None:
@@ -159,15 +165,25 @@ class Scheduler:
             if match is None:
                 self._refused = True
                 return
+            step.copies.extend(self.kv.take_copies())
             self.waiting.popleft()
             sample.running = True
             sample.request.count_hit(sample, match)
             insort(self.running, sample, key=lambda s: s.order)
             step.admitted.append(sample)
             places -= _places(sample)
-            budget -= self._run(step, sample, min(budget, self.max_chunk_tokens, sample.remaining))
+            budget -= self._read(step, sample, budget)
+
+    def _read(self, step: Step, sample: Sample, budget: int) -> int:
+        """Plan as much of what the sample lacks as ``budget`` allows; returns how many tokens: none while there is no room."""
+        count = min(budget, self.max_chunk_tokens, sample.remaining)
+        if not self.kv.ready(sample.kv) or not self.kv.prepare(sample.kv, sample.num_computed + count):
+            return 0
+        step.copies.extend(self.kv.take_copies())
+        return self._run(step, sample, count)
 
     def _run(self, step: Step, sample: Sample, count: int) -> int:
+        """Plan the sample's next ``count`` tokens, for which there is room."""
         start = sample.num_computed
         last = count == sample.remaining
         sample.request.count_computed(sample, count)
@@ -184,6 +200,13 @@ class Scheduler:
         victim.request.preemptions += 1
         step.preempted.append(victim)
         self._wait_again(victim)
+
+    def _admit_anew(self, sample: Sample) -> None:
+        """Its hit turned out to be damaged before it ran: as if it had not been admitted."""
+        self.running.remove(sample)
+        self._release(sample)
+        sample.request.take_back_hit(sample)
+        self._wait_again(sample)
 
     def _release(self, sample: Sample) -> None:
         sample.running = False

@@ -1,0 +1,90 @@
+"""The snapshot file: keys and values of one prefix. See ``tensor_file`` for the layout around them.
+
+    token_ids     int32 [tokens]
+    layers.i.keys, layers.i.values    [kept tokens, kv_heads, head_dim]
+
+A windowed layer keeps the end of the prefix only: ``layers.i.first`` in the metadata is the position of its first token.
+The metadata holds besides what must be equal where the file is used again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from agentctx_engine.runtime.errors import SnapshotError
+from agentctx_engine.runtime.kv_store import TokenArray
+from agentctx_engine.runtime.tensor_file import read_tensors, write_tensors
+
+
+@dataclass(frozen=True, slots=True)
+class LayerKv:
+    """One layer's part: ``keys`` and ``values`` [tokens − first, kv_heads, head_dim] of positions from ``first`` on."""
+
+    first: int
+    keys: Tensor
+    values: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A prefix with its keys and values, on the CPU. ``identity``: what must be equal where they are used again."""
+
+    token_ids: TokenArray
+    layers: tuple[LayerKv, ...]
+    identity: Mapping[str, str]
+
+    @property
+    def kv_bytes(self) -> int:
+        return sum(t.numel() * t.element_size() for layer in self.layers for t in (layer.keys, layer.values))
+
+
+@dataclass(frozen=True, slots=True)
+class FileSizes:
+    """Bytes of a written file: ``header`` + 4 a token + ``kv`` = ``file``."""
+
+    header: int
+    kv: int
+    file: int
+
+
+def kv_bytes(*, layers: int, kv_heads: int, head_dim: int, value_bytes: int, tokens: int) -> int:
+    """Bytes of keys and values of ``tokens`` tokens in ``layers`` layers that keep them all."""
+    return 2 * layers * kv_heads * head_dim * value_bytes * tokens
+
+
+def write_snapshot(path: Path, snapshot: Snapshot) -> FileSizes:
+    """Atomic and durable, see ``write_tensors``."""
+    tensors = list(_tensors(snapshot))
+    first = {f"layers.{i}.first": str(layer.first) for i, layer in enumerate(snapshot.layers)}
+    header = write_tensors(path, tensors, {**snapshot.identity, **first}, durable=True)
+    return FileSizes(header, snapshot.kv_bytes, header + 4 * len(snapshot.token_ids) + snapshot.kv_bytes)
+
+
+def read_snapshot(path: Path, expected: Mapping[str, str] | None = None) -> Snapshot:
+    """Read and check a file, see ``read_tensors``."""
+    tensors, metadata = read_tensors(path, expected or {})
+    try:
+        token_ids = tensors.pop("token_ids").numpy()
+        layers = tuple(
+            LayerKv(int(metadata[f"layers.{i}.first"]), tensors[f"layers.{i}.keys"], tensors[f"layers.{i}.values"])
+            for i in range(len(tensors) // 2)
+        )  # fmt: skip
+        for layer in layers:
+            if not len(layer.keys) == len(layer.values) == len(token_ids) - layer.first:
+                raise ValueError("a layer doesn't hold the tokens that it says")
+    except (ValueError, KeyError) as error:
+        raise SnapshotError(f"{path}: is no snapshot of a prefix ({error})") from error
+    return Snapshot(token_ids, layers, metadata)
+
+
+def _tensors(snapshot: Snapshot) -> Iterator[tuple[str, Tensor]]:
+    yield "token_ids", torch.from_numpy(np.ascontiguousarray(snapshot.token_ids, dtype=np.int32))
+    for index, layer in enumerate(snapshot.layers):
+        yield f"layers.{index}.keys", layer.keys.contiguous()
+        yield f"layers.{index}.values", layer.values.contiguous()

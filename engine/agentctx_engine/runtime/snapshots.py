@@ -1,0 +1,157 @@
+"""Snapshots on the engine: which blocks hold a prefix, out to a file and back. See ``snapshot_file`` for the format."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+
+from agentctx_engine.attention.slot_copies import read_slots, write_slots
+from agentctx_engine.runtime.errors import EngineMemoryError, SnapshotError
+from agentctx_engine.runtime.kv_store import BlockTable, KvStore, PlacedPrefix, TokenArray
+from agentctx_engine.runtime.model_runner import DecoderModel, ModelRunner
+from agentctx_engine.runtime.snapshot_file import LayerKv, Snapshot
+
+
+@dataclass(frozen=True, slots=True)
+class SavedPrefix:
+    """What ``Engine.save`` wrote: ``file_bytes`` = ``header_bytes`` + 4 a token + ``kv_bytes``."""
+
+    path: Path
+    num_tokens: int
+    header_bytes: int
+    kv_bytes: int
+    file_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class RestoredPrefix:
+    """What ``Engine.restore`` put back: a request that begins with ``token_ids`` now reuses ``findable_tokens`` of them."""
+
+    token_ids: TokenArray
+    findable_tokens: int
+
+
+def snapshot_path(place: str | Path, directory: str | Path | None) -> Path:
+    """A ``Path`` is used as it is; a string is a plain name in ``directory``. Raises ``SnapshotError`` for any other."""
+    if isinstance(place, Path):
+        return place
+    if directory is None:
+        raise SnapshotError(
+            f"{place!r} is a name, but the engine has no snapshot_dir; set it, or give a Path"
+        )
+    if not place or place.startswith(".") or any(c in "/\\:" or ord(c) < 32 for c in place):
+        raise SnapshotError(
+            f"{place!r} is no name for a snapshot: it must not be empty, begin with a dot or hold a path separator; "
+            "to write elsewhere give a Path"
+        )
+    return Path(directory) / place
+
+
+def identity(model: DecoderModel, block_size: int) -> dict[str, str]:
+    """What keys and values depend on besides the tokens. ``block_size`` is told and not compared: files hold tokens."""
+    return {**comparable_identity(model), "block_size": str(block_size)}
+
+
+def comparable_identity(model: DecoderModel) -> dict[str, str]:
+    config = model.config
+    ropes = [asdict(rope) for rope in config.ropes]
+    return {
+        "model": model_fingerprint(model),
+        "dtype": str(model.dtype).removeprefix("torch."),
+        "shape": f"{config.num_layers} layers, {config.num_kv_heads} KV heads of {config.head_dim}",
+        "windows": json.dumps(config.windows),
+        "rope": hashlib.sha256(json.dumps(ropes).encode()).hexdigest(),
+    }
+
+
+def model_fingerprint(model: DecoderModel) -> str:
+    """Of config and weights; of the config alone for a model that doesn't know its weights."""
+    fingerprint = getattr(model, "fingerprint", None)
+    return (
+        fingerprint
+        if isinstance(fingerprint, str)
+        else hashlib.sha256(repr(model.config).encode()).hexdigest()
+    )
+
+
+def prefix_key(tokens: TokenArray, salt: str | None) -> str:
+    """Stands for text and salt without telling the salt: a file is of use only to whoever knows it."""
+    given = b"-" if salt is None else b"+" + salt.encode()
+    return hashlib.sha256(hashlib.sha256(given).digest() + tokens.tobytes()).hexdigest()
+
+
+def check_salt(path: Path, snapshot: Snapshot, salt: str | None) -> None:
+    if snapshot.identity.get("prefix") != prefix_key(snapshot.token_ids, salt):
+        raise SnapshotError(
+            f"{path}: was saved under another cache_salt; give the one that it was saved under"
+        )
+
+
+@torch.inference_mode()
+def take(kv: KvStore, runner: ModelRunner, tokens: TokenArray, salt: str | None) -> Snapshot:
+    """The findable part of a prefix, copied to the CPU. Between two steps. Raises ``SnapshotError`` if there is none."""
+    while not kv.settled:
+        kv.wait_for_arrival()
+    prefix = kv.locate(tokens, salt)
+    if not prefix.num_tokens:
+        raise SnapshotError(
+            f"nothing of the prefix of {len(tokens)} tokens is cached in whole blocks of {kv.block_size}: "
+            "it is too short, or the pool is too small to keep it"
+        )
+    held = tokens[: prefix.num_tokens]
+    layers = []
+    for index, cache in enumerate(runner.kv_caches):
+        table, first = _of_layer(runner, prefix, index)
+        keys, values = read_slots(cache, table, first, prefix.num_tokens)
+        layers.append(LayerKv(first, keys, values))
+    known = identity(runner.model, kv.block_size) | {"prefix": prefix_key(held, salt)}
+    return Snapshot(held, tuple(layers), known)
+
+
+@torch.inference_mode()
+def put_back(kv: KvStore, runner: ModelRunner, snapshot: Snapshot, salt: str | None) -> RestoredPrefix:
+    """Write a snapshot into blocks and make them findable. Between two steps. Raises ``EngineMemoryError`` without room."""
+    tokens = _usable_tokens(kv, runner, snapshot)
+    prefix = kv.place(tokens, salt)
+    if prefix is None:
+        raise EngineMemoryError(
+            f"a prefix of {len(tokens)} tokens doesn't fit what is free of the pool's {kv.pool_state().total} blocks "
+            f"of {kv.block_size}; raise num_blocks, or restore when fewer requests run"
+        )
+    kv.wait_until_safe()
+    for index, (cache, layer) in enumerate(zip(runner.kv_caches, snapshot.layers, strict=True)):
+        table, first = _of_layer(runner, prefix, index)
+        start = max(first, layer.first, prefix.num_reused)
+        kept = slice(start - layer.first, len(tokens) - layer.first)
+        write_slots(cache, table, start, layer.keys[kept], layer.values[kept])
+    kv.placed(prefix)
+    return RestoredPrefix(tokens, kv.locate(tokens, salt).num_tokens)
+
+
+def _usable_tokens(kv: KvStore, runner: ModelRunner, snapshot: Snapshot) -> TokenArray:
+    """The tokens that can be put back: all, or whole blocks where a windowed layer's file begins late.
+
+    Raises ``SnapshotError`` if the engine would need positions that the file left out.
+    """
+    tokens = snapshot.token_ids
+    if not any(layer.first for layer in snapshot.layers):
+        return tokens
+    tokens = tokens[: len(tokens) // kv.block_size * kv.block_size]
+    for layer, window in zip(snapshot.layers, runner.model.config.windows, strict=True):
+        needed = 0 if window is None or kv.keeps_all_windows else max(0, len(tokens) - window + 1)
+        if layer.first > needed:
+            raise SnapshotError(
+                f"the snapshot holds a windowed layer from token {layer.first} on, this engine needs {needed}: save it "
+                "with full_window_cache=True, or restore it without and with the block size that it was saved with"
+            )
+    return tokens
+
+
+def _of_layer(runner: ModelRunner, prefix: PlacedPrefix, layer: int) -> tuple[BlockTable, int]:
+    """The block table of a layer, and the first position that it holds."""
+    group = runner.group_of_layer[layer]
+    return prefix.tables[group], prefix.first_tokens[group]

@@ -1,0 +1,336 @@
+"""Tiers behind the pool: host memory and files give back what was evicted, and never anything else."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from functools import cache
+from pathlib import Path
+from random import Random
+from tempfile import TemporaryDirectory
+from threading import Event
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from agentctx_engine import Engine, SamplingParams
+from agentctx_engine.models import Family, Model, random_config, random_model
+from agentctx_engine.runtime import EngineMemoryError
+from agentctx_engine.runtime.block_directory import BlockDirectory
+from agentctx_engine.runtime.core import EngineCore
+from agentctx_engine.runtime.paged_store import PagedStore
+from agentctx_engine.runtime.tensor_file import is_temporary
+
+from .schedules import Arrival, Schedule, check_end, run
+
+VOCABULARY = 128
+ANSWER = SamplingParams(max_tokens=4, stop_token_ids=())
+
+
+@cache
+def model(family: Family = "llama") -> Model:
+    layers = 3 if family == "gemma3" else 2
+    return random_model(
+        family, seed=1, config=random_config(family, vocab_size=VOCABULARY, num_layers=layers, window=12)
+    )
+
+
+@cache
+def uncached(family: Family, prompt: tuple[int, ...], max_tokens: int = 4) -> tuple[int, ...]:
+    with Engine(model(family), num_blocks=64, prefix_cache="none", deterministic=True) as engine:
+        return engine.generate(prompt, SamplingParams(max_tokens=max_tokens, stop_token_ids=())).token_ids
+
+
+def texts(count: int, length: int, seed: int = 0) -> list[tuple[int, ...]]:
+    random = Random(seed)
+    return [tuple(random.randrange(1, VOCABULARY) for _ in range(length)) for _ in range(count)]
+
+
+def engine_of(family: Family = "llama", **options: Any) -> Engine:
+    small = {"num_blocks": 12, "block_size": 4, "host_blocks": 12, "deterministic": True, "max_samples": 4}
+    return Engine(model(family), **{**small, **options})
+
+
+def ask(engine: Engine, prompt: tuple[int, ...], family: Family = "llama") -> tuple[int, int, int]:
+    """(cached, of which from host, from disk), the answer being that of an engine without a cache."""
+    result = engine.generate(prompt, ANSWER)
+    assert result.token_ids == uncached(family, prompt)
+    assert result.cached_tokens + result.computed_tokens == len(prompt)
+    engine._loop.call(engine._core.kv.check)
+    return result.cached_tokens, result.host_tokens, result.disk_tokens
+
+
+def test_evicted_text_comes_back_from_host_memory() -> None:
+    first, second = texts(2, 41)
+    with engine_of(host_blocks=40) as engine:
+        assert ask(engine, first) == (0, 0, 0)
+        assert ask(engine, second) == (0, 0, 0)
+        cached, host, disk = ask(engine, first)
+        assert (cached, disk) == (40, 0)
+        assert host >= 32  # what is still on the device stays there
+        tiers = engine.state().tiers
+        assert tiers is not None
+        block = engine.state().block_bytes
+        assert tiers.loaded_blocks * 4 == host
+        assert tiers.copied_bytes.from_host == tiers.loaded_blocks * block
+        assert tiers.copied_bytes.to_host == tiers.offloaded_blocks * block
+
+
+def test_what_the_host_gives_up_comes_back_from_files(tmp_path: Path) -> None:
+    prompts = texts(5, 41)
+    with engine_of(disk_dir=tmp_path) as engine:
+        for prompt in prompts:
+            ask(engine, prompt)
+        cached, _, disk = ask(engine, prompts[0])
+        assert cached == disk == 40
+        tiers = engine.state().tiers
+        assert tiers is not None
+        assert (
+            tiers.copied_bytes.from_disk
+            == tiers.read_blocks * engine.state().block_bytes
+            == 10 * engine.state().block_bytes
+        )
+    with engine_of(disk_dir=tmp_path) as engine:  # another process would find as much
+        assert ask(engine, prompts[1]) == (40, 0, 40)
+    with engine_of("mistral", disk_dir=tmp_path) as engine:  # another model finds nothing
+        assert ask(engine, prompts[1], "mistral") == (0, 0, 0)
+
+
+def test_the_directory_stays_within_its_size(tmp_path: Path) -> None:
+    prompts = texts(12, 41)
+    with engine_of(disk_dir=tmp_path, disk_bytes=60_000) as engine:
+        for prompt in prompts:
+            ask(engine, prompt)
+        assert engine.state().tiers.disk_cached > 10  # type: ignore[union-attr]
+    assert 30_000 < size_of(tmp_path) <= 60_000
+    with engine_of(disk_dir=tmp_path, disk_bytes=20_000):
+        assert 10_000 < size_of(tmp_path) <= 20_000
+    with pytest.raises(EngineMemoryError, match="holds no block"):
+        engine_of(disk_dir=tmp_path, disk_bytes=100)
+
+
+def size_of(path: Path) -> int:
+    return sum(file.stat().st_size for file in path.rglob("*.kv"))
+
+
+@pytest.mark.parametrize("damage", ["flip", "cut", "remove", "swap"])
+def test_a_damaged_file_is_never_reused(tmp_path: Path, damage: str) -> None:
+    prompts = texts(5, 41)
+    with engine_of(disk_dir=tmp_path) as engine:
+        for prompt in prompts:
+            ask(engine, prompt)
+    files = sorted(tmp_path.rglob("*.kv"))
+    contents = [bytearray(file.read_bytes()) for file in files]
+    with engine_of(disk_dir=tmp_path) as engine:
+        for number, (file, data) in enumerate(zip(files, contents, strict=True)):
+            if damage == "remove":
+                file.unlink()
+            elif damage == "cut":
+                file.write_bytes(data[: len(data) // 2])
+            elif damage == "swap":
+                file.write_bytes(contents[number - 1])
+            else:
+                data[len(data) * 2 // 3] ^= 4
+                file.write_bytes(data)
+        result = engine.generate(prompts[1], ANSWER)
+        assert result.token_ids == uncached("llama", prompts[1])
+        assert (result.cached_tokens, result.computed_tokens, result.disk_tokens) == (0, 41, 0)
+        assert engine.state().tiers.failed_blocks >= 1  # type: ignore[union-attr]
+        engine._loop.call(engine._core.kv.check)
+        assert ask(engine, prompts[1])[0] == 40  # computed anew, it is cached anew
+
+
+def test_others_compute_while_blocks_come_back(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A sample that waits for files holds up nobody: the files are read when the other has its answer."""
+    prompts, other = texts(5, 21), texts(1, 17, seed=9)[0]
+    go_on, read = Event(), BlockDirectory.read
+
+    def slow_read(self: BlockDirectory, digest: bytes, group: int) -> Any:
+        assert go_on.wait(60)
+        return read(self, digest, group)
+
+    with engine_of(disk_dir=tmp_path, num_blocks=16, host_blocks=2) as engine:
+        for prompt in prompts:
+            ask(engine, prompt)
+        monkeypatch.setattr(BlockDirectory, "read", slow_read)
+        waiting = engine.submit(prompts[0], ANSWER)
+        assert engine.generate(other, ANSWER).token_ids == uncached("llama", other)
+        go_on.set()
+        result = waiting.result()
+        assert result.token_ids == uncached("llama", prompts[0])
+        assert result.disk_tokens > 0
+
+
+@st.composite
+def tiered_schedules(draw: st.DrawFn, family: Family, directory: str) -> Schedule:
+    from agentctx_engine.runtime.config import EngineConfig
+
+    block_size = draw(st.sampled_from([2, 4, 5]))
+    largest = -(-40 // block_size)
+    with_disk = draw(st.booleans())
+    config = EngineConfig(
+        block_size=block_size,
+        num_blocks=largest + draw(st.integers(0, largest)),
+        max_step_tokens=draw(st.sampled_from([5, 9, 64])),
+        max_samples=draw(st.integers(2, 5)),
+        host_blocks=draw(st.integers(1, 2 * largest)),
+        disk_dir=directory if with_disk else None,
+        disk_bytes=draw(st.integers(6_000, 60_000)),
+        full_window_cache=draw(st.booleans()),
+        window_checkpoints=draw(st.integers(0, 3)),
+        window_checkpoint_spacing=draw(st.sampled_from([1, 8])),
+        deterministic=True,
+    )
+    stems = texts(3, 30, seed=draw(st.integers(0, 3)))
+    arrivals = []
+    for _ in range(draw(st.integers(3, 9))):
+        stem = draw(st.sampled_from(stems))
+        cut = draw(st.one_of(st.integers(1, 30), st.just(30)))
+        prompt = (*stem[:cut], *draw(st.lists(st.integers(1, VOCABULARY - 1), max_size=2)))
+        step = draw(st.integers(0, 25))
+        cancel = step + draw(st.integers(0, 6)) if draw(st.integers(0, 7)) == 0 else None
+        arrivals.append(
+            Arrival(prompt, draw(st.integers(1, 6)), step, n=draw(st.sampled_from([1, 1, 2])),
+                    salt=draw(st.sampled_from([None, None, "a"])), cancel_step=cancel)
+        )  # fmt: skip
+    return Schedule(config, tuple(sorted(arrivals, key=lambda arrival: arrival.step)))
+
+
+def check_tiers(core: EngineCore, config: Any) -> None:
+    """Nothing in two places, everything within its limits. ``core.kv.check`` has seen the counts of each tier."""
+    kv = core.kv
+    assert isinstance(kv, PagedStore)
+    host = kv.manager.host
+    assert host is not None
+    for group in kv.manager.groups:
+        on_device = set(dict(group.pool._cached[group.pool_group].items()))
+        on_host = set(dict(host.pool._cached[group.index].items()))
+        assert not on_device & on_host, "a block is on the device and on the host"
+    assert host.pool.num_usable_blocks == config.host_blocks
+    if config.disk_dir is not None:
+        directory = kv._tiers.copier._directory  # type: ignore[union-attr]
+        assert directory is not None
+        assert size_of(directory.path) <= config.disk_bytes
+        files = set(directory.files())
+        assert host.disk is not None
+        assert {key for key in files if host.disk.pool.lookup(*key) is not None} == files
+
+
+@settings(
+    max_examples=int(os.environ.get("AGENTCTX_TIER_EXAMPLES", "60")),
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+)
+@given(data=st.data(), family=st.sampled_from(["llama", "mistral", "gemma3"]))
+def test_random_workloads_over_three_tiers(data: st.DataObject, family: Family) -> None:
+    """Tiny pools, so that every hit moves something; two engines one after the other on one directory."""
+    with TemporaryDirectory() as directory:
+        for _ in range(2):
+            schedule = data.draw(tiered_schedules(family, directory))
+            result = run(model(family), schedule)
+            check_end(result)
+            for request, arrival in zip(result.requests, schedule.arrivals, strict=True):
+                if arrival.cancel_step is None:
+                    wanted = uncached(family, arrival.prompt, arrival.max_tokens)
+                    for sample in request.samples:
+                        assert tuple(sample.output) == wanted[: len(sample.output)]
+            result.core.kv.close()
+            check_tiers(result.core, schedule.config)
+
+
+SPILL_FOR_EVER = """
+    import sys
+    from tests.engine.test_engine_tiers import ANSWER, engine_of, texts
+    with engine_of(disk_dir=sys.argv[1], host_blocks=1) as engine:
+        print("ready", flush=True)
+        for seed in range(10**6):
+            for prompt in texts(3, 41, seed):
+                engine.generate(prompt, ANSWER)
+"""
+
+
+def test_killed_while_writing_the_directory_opens(tmp_path: Path, root_dir: Path) -> None:
+    for delay in (0.03, 0.1, 0.25):
+        writer = subprocess.Popen(
+            [sys.executable, "-c", textwrap.dedent(SPILL_FOR_EVER), str(tmp_path)], stdout=subprocess.PIPE, cwd=root_dir
+        )  # fmt: skip
+        assert writer.stdout is not None
+        assert writer.stdout.readline() == b"ready\n"
+        while not list(tmp_path.rglob("*.kv")):
+            time.sleep(0.01)
+        time.sleep(delay)
+        os.kill(writer.pid, signal.SIGKILL)
+        writer.communicate()
+        with engine_of(disk_dir=tmp_path) as engine:
+            assert not [file for file in tmp_path.rglob("*") if is_temporary(file)]
+            hits = [ask(engine, prompt)[2] for prompt in texts(3, 41, 0)]
+            assert engine.state().tiers.failed_blocks == 0  # type: ignore[union-attr]
+        assert any(hits)
+
+
+@pytest.mark.parametrize("kind", ["hash", "radix", "tiers"])
+def test_fifty_tenants_with_equal_prompts_share_nothing(tmp_path: Path, kind: str) -> None:
+    """Each tenant's first request reuses nothing, whatever the others left in any tier; its second does."""
+    [prompt] = texts(1, 21)
+    options: dict[str, Any] = {"prefix_cache": kind, "num_blocks": 400, "host_blocks": 0}
+    if kind == "tiers":
+        options = {"num_blocks": 12, "host_blocks": 20, "disk_dir": tmp_path}
+    tenants = [None, "", *(f"tenant-{number}" for number in range(48))]
+    with engine_of(**options) as engine:
+        for tenant in tenants:
+            result = engine.generate(prompt, ANSWER, cache_salt=tenant)
+            assert (result.cached_tokens, result.host_tokens, result.disk_tokens) == (0, 0, 0)
+            assert result.token_ids == uncached("llama", prompt)
+        own = [engine.generate(prompt, ANSWER, cache_salt=tenant) for tenant in tenants]
+        assert {result.cached_tokens for result in own} == {20}
+        assert {result.token_ids for result in own} == {uncached("llama", prompt)}
+    if kind == "tiers":
+        assert sum(result.disk_tokens for result in own) > 0
+        assert sum(result.host_tokens for result in own) + sum(result.disk_tokens for result in own) > 40 * 20
+        with engine_of(**options) as engine:  # the files of all tenants, and a new one
+            assert engine.generate(prompt, ANSWER, cache_salt="new").cached_tokens == 0
+        assert not any(b"tenant-" in file.read_bytes() for file in tmp_path.rglob("*.kv"))
+
+
+@pytest.mark.parametrize("kind", ["hash", "radix"])
+def test_a_lookup_takes_the_same_path_whether_or_not_another_salt_holds_the_prefix(kind: str) -> None:
+    [prompt] = texts(1, 21)
+    steps = []
+    for salt in ("other", "elsewhere"):
+        with engine_of(prefix_cache=kind, host_blocks=0, num_blocks=40) as engine:
+            text = prompt if salt == "other" else texts(1, 21, seed=5)[0]
+            engine.generate(text, ANSWER, cache_salt=salt)
+            kv = engine._core.kv
+            steps.append(lookup_lines(kv, prompt))
+    assert steps[0] == steps[1]
+
+
+def lookup_lines(kv: Any, prompt: tuple[int, ...]) -> list[tuple[str, int]]:
+    """Every line of ours that a lookup runs. What explains a miss to the operator is no part of it."""
+    import numpy as np
+
+    from agentctx_engine.memory.radix_tree import Namespace
+
+    lines: list[tuple[str, int]] = []
+
+    def trace(frame: Any, event: str, argument: object) -> Any:
+        if event == "line" and "agentctx_engine" in frame.f_code.co_filename:
+            lines.append((frame.f_code.co_filename, frame.f_lineno))
+        return trace
+
+    tokens = np.array(prompt, dtype=np.int32)
+    sys.settrace(trace)
+    try:
+        if isinstance(kv, PagedStore):
+            kv.manager.match(kv.open(tokens, "mine").kv)
+        else:
+            kv.cache.tree.find(tokens.tobytes(), Namespace(None, "mine"))
+    finally:
+        sys.settrace(None)
+    return lines
