@@ -83,9 +83,16 @@ Leading = tuple[int, Change | None]
 
 
 def find_break(
-    before: Reference, after: View, elapsed: float | None = None, leading: Leading | None = None
+    before: Reference,
+    after: View,
+    elapsed: float | None = None,
+    leading: Leading | None = None,
+    *,
+    follows: bool = False,
 ) -> Break | None:
     """The first break, or None when ``after`` extends, repeats or branches off from ``before``.
+
+    ``follows``: it is known to follow, so that there is no branching off: it has to extend or repeat.
 
     ``elapsed``: seconds between the two requests, where known; it tells a clock from a date that was edited.
     ``leading``: what ``leading_equal`` says of the items of both, where that was asked before.
@@ -100,6 +107,8 @@ def find_break(
         elif hit is not None:
             also.append(hit.place)
     items = _items_break(before, after, elapsed, leading)
+    if items is None and follows:
+        items = _leaving(before, after, elapsed, leading)
     if items is not None and found is not None:
         also.append(items.place)
     found = found or items
@@ -214,6 +223,25 @@ def _items_break(
     reply = before.choices[0] if before.choices else ()
     keys = [*before.keys, *map(key_of, reply)] if before.keys else ()
     return _judge_items([*old, *reply], keys, new, at, change, len(old), after, elapsed)
+
+
+def _leaving(before: Reference, after: View, elapsed: float | None, leading: Leading | None) -> Break | None:
+    """Where a request that should extend the earlier one leaves it instead, and repeats nothing behind that place."""
+    old = before.view.items
+    at, change = leading or leading_equal(old, after.items, after.path)
+    if at == len(old):
+        return None
+    zone = "system" if at < after.lead else "messages"
+    if change is None:
+        move = Move("removed", at, gone=len(old) - at)
+        return Break("message_removed", f"{after.path}[{at}]", zone, text_of(old[at]), item=at, move=move)
+    setting = Setting(
+        head=role_of(old[at]) in ("system", "developer") and at <= after.lead,
+        result=_is_result(old[at]),
+        elapsed=elapsed,
+    )
+    word = classify.edit_cause(change, old[at], after.items[at], setting)
+    return _break_from(change, word, zone, at, Move("edited", at, 1, 1))
 
 
 def _reply_break(before: Reference, after: View, elapsed: float | None) -> Break | None:

@@ -27,7 +27,7 @@ def left_off(previous: RecordedCall, current: RecordedCall, *, turn: int, target
     found = turn_off(reference, new)
     if found is None:
         return None
-    gone = len(new.items) <= (found.item if found.item is not None else 0)
+    gone = len(new.items) <= found.item
     return Finding(
         cause="message_removed" if gone else "message_edited",
         verdict="broken",

@@ -104,7 +104,18 @@ class LogDiagnosis:
         timings = bool(call.response) and "timings" in (call.response or {})
         server = server_of(call.api, view.model, call.endpoint_hint, timings)
         leading = leading_of(match.state, view)
-        return Turn(call, self._index, view, match, markers_of(view), usage, server, conversation, leading)
+        return Turn(
+            call,
+            self._index,
+            view,
+            match,
+            markers_of(view),
+            usage,
+            server,
+            conversation,
+            leading,
+            known=continues is not None,
+        )
 
     def _render(self, turn: Turn) -> Rendered | None:
         shared = turn.leading[0] if turn.leading is not None else 0

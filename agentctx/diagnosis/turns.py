@@ -29,7 +29,8 @@ class Turn:
     """One call with all that is known of it before it is judged.
 
     ``index`` counts the log's calls from 0. ``leading`` is how many leading items the call shares with the state's
-    request, and the change behind them; None where there is nothing to compare.
+    request, and the change behind them; None where there is nothing to compare. ``known``: it is known to follow that
+    request, not found to.
     """
 
     call: RecordedCall
@@ -41,6 +42,7 @@ class Turn:
     server: Server
     conversation: Conversation
     leading: Leading | None = None
+    known: bool = False
 
     @property
     def before(self) -> State | None:
@@ -99,7 +101,7 @@ def break_of(turn: Turn) -> Break | None:
     if is_linked(turn.view) or turn.match.relation == "branch":
         # The history lies with the server, or is left on purpose: only what stands before it can break.
         return find_break(_head_only(state.reference), _without_items(turn.view), turn.elapsed)
-    return find_break(state.reference, turn.view, turn.elapsed, turn.leading)
+    return find_break(state.reference, turn.view, turn.elapsed, turn.leading, follows=turn.known)
 
 
 def _head_only(reference: Reference) -> Reference:

@@ -71,3 +71,35 @@ def test_what_can_not_be_compared(pair: tuple[Path, Path], tmp_path: Path, comma
     assert ended.code == 3
     assert f"{other}:1: " in ended.err
     assert command("explain", pair[0], tmp_path / "missing.json").code == 3
+
+
+def talk(*texts: str) -> dict[str, object]:
+    """A request of OpenAI chat: user and assistant in turn."""
+    said = [{"role": ("user", "assistant")[n % 2], "content": text} for n, text in enumerate(texts)]
+    return {"model": "m", "messages": [{"role": "system", "content": "Be brief and kind."}, *said]}
+
+
+ASK = "It is 10:05. What is up in the garden today, and who waters the beds?"
+
+
+@pytest.mark.parametrize(
+    ("later", "code", "place"),
+    [
+        (talk(ASK), None, None),
+        (talk(ASK, "Nothing much."), None, None),
+        (talk(ASK.replace("10:05", "10:06")), "AC101", "messages[1].content@10"),
+        (talk("Something else entirely, please."), "AC110", "messages[1].content@0"),
+        (talk(), "AC112", "messages[1]"),
+    ],
+)
+def test_the_later_request_is_known_to_follow(
+    tmp_path: Path, command: Command, later: dict[str, object], code: str | None, place: str | None
+) -> None:
+    """In a log it might begin another conversation; two requests that are named have no such excuse."""
+    first, second = tmp_path / "a.json", tmp_path / "b.json"
+    first.write_text(json.dumps(talk(ASK)))
+    second.write_text(json.dumps(later))
+    ended = command("explain", first, second, "--json")
+    found = [(finding["code"], finding["where"]) for finding in json.loads(ended.out)["findings"]]
+    assert found == ([(code, place)] if code else [])
+    assert ended.code == (1 if code else 0)
