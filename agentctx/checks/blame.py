@@ -15,6 +15,7 @@ from agentctx.checks.growth import Side
 from agentctx.checks.subject import Subject
 from agentctx.errors import RenderError
 from agentctx.rendering.incremental import common_text_length
+from agentctx.rendering.templates.limits import LimitError
 from agentctx.rendering.templates.trail import Event, Site
 
 _CONSTRUCTS = {
@@ -167,6 +168,8 @@ def _try_decisions(
         tried += 1
         try:
             text, _ = subject.follow(after.call, after.generation, flip=trails.first + index)
+        except LimitError:
+            raise
         except RenderError:
             continue
         shared = common_text_length(earlier, text)

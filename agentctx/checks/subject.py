@@ -6,7 +6,9 @@ with each part, so that a case is not called clean because nothing of it was pri
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
@@ -20,6 +22,7 @@ from agentctx.rendering.templates.profile import reasoning_key
 from agentctx.rendering.templates.template import ChatTemplate, Conversation, Rendering
 from agentctx.rendering.templates.trail import Event, FollowedTemplate
 
+MOST_SECONDS = 20.0  # of CPU time for all texts of one template; real ones take less than one
 NOON = datetime(2025, 1, 15, 9, 30)
 Handling = Literal["rendered", "ignored", "rejected", "raises"]
 
@@ -98,6 +101,7 @@ class Subject:
             dialect="relaxed" if self.relaxed else "transformers",
         )
         self.name = name
+        self._seconds = 0.0
 
     def render(self, call: Call, generation: bool) -> str:
         """The text. Raises ``RenderError`` when the template refuses."""
@@ -106,13 +110,27 @@ class Subject:
     def rendering(self, call: Call, generation: bool, previous: Rendering | None = None) -> Rendering:
         """The text and what is needed to go on from there. ``previous``: a rendering whose messages begin this call's."""
         tools = list(call.tools) if call.tools is not None else None
-        return self.template.render(
-            Conversation(list(self._shaped(call.messages)), tools),
-            add_generation_prompt=generation,
-            now=call.now,
-            arguments={**self.keywords, **call.keywords},
-            previous=previous if previous is not None and previous.conversation.tools == tools else None,
-        )
+        with self._timed():
+            return self.template.render(
+                Conversation(list(self._shaped(call.messages)), tools),
+                add_generation_prompt=generation,
+                now=call.now,
+                arguments={**self.keywords, **call.keywords},
+                previous=previous if previous is not None and previous.conversation.tools == tools else None,
+            )
+
+    @contextmanager
+    def _timed(self) -> Iterator[None]:
+        """Adds up CPU time: a template may be slow within the limit of each text, and take hours for all."""
+        if self._seconds > MOST_SECONDS:
+            raise LimitError(
+                f"{self.name}: trying this template takes more than {MOST_SECONDS:g} s of CPU time"
+            )
+        start = time.thread_time()
+        try:
+            yield
+        finally:
+            self._seconds += time.thread_time() - start
 
     @cached_property
     def followed(self) -> FollowedTemplate:
@@ -129,13 +147,14 @@ class Subject:
     def follow(self, call: Call, generation: bool, flip: int = -1) -> tuple[str, list[Event]]:
         """The text and its trail; ``flip`` numbers a decision that is to come out the other way."""
         tools = list(call.tools) if call.tools is not None else None
-        return self.followed.follow(
-            Conversation(list(self._shaped(call.messages)), tools),
-            add_generation_prompt=generation,
-            now=call.now,
-            arguments={**self.keywords, **call.keywords},
-            flip=flip,
-        )
+        with self._timed():
+            return self.followed.follow(
+                Conversation(list(self._shaped(call.messages)), tools),
+                add_generation_prompt=generation,
+                now=call.now,
+                arguments={**self.keywords, **call.keywords},
+                flip=flip,
+            )
 
     def _shaped(self, messages: Sequence[Json]) -> Sequence[Json]:
         return [material.in_parts(message) for message in messages] if self._in_parts else messages

@@ -119,8 +119,18 @@ def _findings(subject: Subject, file: str, tokenizer: Tokenizer, result: CaseRes
     for level, severity in _SEVERITY.items():
         broken = result.breaks.get(level)
         if broken is not None:
-            return [_finding(subject, file, tokenizer, result, broken, severity)]
+            unanswered = level == "calls" and _only_asked_again(subject, broken)
+            return [_finding(subject, file, tokenizer, result, broken, "note" if unanswered else severity)]
     return []
+
+
+def _only_asked_again(subject: Subject, broken: Break) -> bool:
+    """Whether just the generation prompt is lost, because the call got no reply before more results came: no template can keep it."""
+    sent = len(broken.before.call.messages)
+    if broken.after.call.messages[sent]["role"] == "assistant":
+        return False
+    stored = subject.text(broken.before.call)
+    return stored is not None and broken.offset >= len(stored)
 
 
 def _finding(

@@ -48,7 +48,7 @@ def template_sources(places: Iterable[str]) -> list[TemplateSource]:
     found: list[TemplateSource] = []
     for place in places:
         if place.startswith(("http://", "https://")):
-            found += _tried(place, lambda place=place: _fetched(place))
+            found += _tried(_shown(place), lambda place=place: _fetched(place))
             continue
         path = Path(place)
         if not path.exists():
@@ -101,8 +101,7 @@ def _fetched(url: str) -> ModelSource:
 
     Raises ``InputError`` when nothing usable is there. User name, password and query of the URL never reach an error.
     """
-    parts = urlsplit(url)
-    shown = urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
+    parts, shown = urlsplit(url), _shown(url)
     if parts.path in ("", "/", "/v1"):
         url, shown = (each.removesuffix("/v1").rstrip("/") + "/props" for each in (url, shown))
     text = _body(url, shown)
@@ -114,6 +113,12 @@ def _fetched(url: str) -> ModelSource:
     except ValueError as error:
         raise InputError(f"no JSON: {error}", file=shown) from error
     return props_source(data, name=shown)
+
+
+def _shown(url: str) -> str:
+    """The URL without what may be secret."""
+    parts = urlsplit(url)
+    return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
 
 
 def _body(url: str, shown: str) -> str:

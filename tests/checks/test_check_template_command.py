@@ -1,0 +1,206 @@
+"""The command: exit codes, baselines, URLs, and templates that mean harm."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from agentctx import cli
+from agentctx.checks import subject
+from agentctx.checks.template_sources import TemplateSource
+from agentctx.checks.templates import check_template
+from agentctx.commands.terminal import err, out
+from agentctx.errors import AgentctxError
+from tests.rendering.hostile_templates import GROUPS
+
+CLEAN = (
+    "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% for c in m.tool_calls or [] %}"
+    "{{ c.function | tojson }}{% endfor %}\n{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}"
+)
+BROKEN = "{{ messages | length }} messages\n" + CLEAN
+
+
+def run(*args: str | Path) -> tuple[int, str, str]:
+    """Exit code, output and error of a command, as ``main`` gives them."""
+    done = CliRunner().invoke(cli.app, [str(arg) for arg in args])
+    if isinstance(done.exception, AgentctxError):
+        return done.exception.exit_code, done.stdout, str(done.exception)
+    assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
+    return done.exit_code, done.stdout, done.stderr
+
+
+@pytest.fixture(autouse=True)
+def _captured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The consoles write where the runner listens."""
+    for console in (out, err):
+        monkeypatch.setattr(console, "_file", None)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "clean.jinja").write_text(CLEAN)
+    (tmp_path / "broken.jinja").write_text(BROKEN)
+    return tmp_path
+
+
+def test_clean_is_0(folder: Path) -> None:
+    code, text, _ = run("check", "template", folder / "clean.jinja")
+    assert code == 0
+    assert "clean: append-only" in text
+    assert "1 template, 1 append-only from call to call, 0 findings" in text
+
+
+def test_a_break_is_1_and_names_the_line(folder: Path) -> None:
+    code, text, _ = run("check", "template", folder / "broken.jinja")
+    assert code == 1
+    assert f"{folder / 'broken.jinja'}:1" in text
+    assert "{{ messages | length }} messages" in text
+    assert "was: 1 messages" in text
+    assert "now: 3 messages" in text
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ("nothing.jinja",),
+        ("clean.jinja", "--keyword", "enable_thinking"),
+        ("clean.jinja", "--update-baseline"),
+        ("clean.jinja", "--update-baseline", "--baseline", "b.json"),
+    ],
+)
+def test_usage_is_2(folder: Path, args: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder)
+    assert run("check", "template", *args)[0] == 2
+
+
+def test_an_empty_folder_is_2(tmp_path: Path) -> None:
+    code, _, error = run("check", "template", tmp_path)
+    assert code == 2
+    assert "holds no chat template" in error
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("syntax.jinja", "{% for m in messages %}"),
+        ("config.json", "{"),
+        ("bytes.jinja", "\udcff"),
+        ("model.gguf", "not a GGUF"),
+    ],
+)
+def test_what_cannot_be_read_is_3_and_the_rest_is_checked(folder: Path, name: str, content: str) -> None:
+    path = folder / name
+    path.write_bytes(content.encode(errors="surrogateescape"))
+    code, text, _ = run("check", "template", path, folder / "clean.jinja")
+    assert code == 3
+    assert "clean: append-only" in text
+    assert "1 could not be checked" in text
+    assert path.stem in text
+
+
+@pytest.mark.parametrize("name", sorted(GROUPS["endless"]))
+def test_endless_templates_are_3_in_time(name: str) -> None:
+    """One refusal ends the whole check: it isn't tried again in every case."""
+    report = check_template(TemplateSource("hostile", "hostile.jinja", GROUPS["endless"][name]))
+    assert report.error.startswith("hostile")
+
+
+def test_a_slow_template_ends_the_check(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each text stays within its limit, all together would take minutes."""
+    monkeypatch.setattr(subject, "MOST_SECONDS", 1.0)
+    slow = "{% for i in range(99) %}{% for j in range(999) %}{% endfor %}{% endfor %}" + CLEAN
+    report = check_template(TemplateSource("slow", "slow.jinja", slow))
+    assert report.error == "slow: trying this template takes more than 1 s of CPU time"
+
+
+def test_a_baseline_accepts_with_a_reason(folder: Path) -> None:
+    baseline = folder / "accepted.json"
+    template = folder / "broken.jinja"
+    code, text, _ = run(
+        "check",
+        "template",
+        template,
+        "--baseline",
+        baseline,
+        "--update-baseline",
+        "--reason",
+        "a model of old",
+    )
+    assert code == 0
+    assert f"wrote {baseline}" in text
+    code, text, _ = run("check", "template", template, "--baseline", baseline)
+    assert code == 0
+    assert "allowed: a model of old" in text
+    # Mended, the entries cover nothing and are named.
+    template.write_text(CLEAN)
+    code, text, _ = run("check", "template", template, "--baseline", baseline)
+    assert code == 0
+    assert "note: the baseline accepts broken" in text
+    # A new break isn't covered by entries for others.
+    entries = json.loads(baseline.read_text())
+    entries["accepted"] = [each for each in entries["accepted"] if each["case"] == "a_chat"]
+    baseline.write_text(json.dumps(entries))
+    template.write_text(BROKEN)
+    assert run("check", "template", template, "--baseline", baseline)[0] == 1
+
+
+@pytest.mark.parametrize(
+    ("entry", "field"),
+    [
+        ({"subject": "broken", "case": "a_chat"}, "reason"),
+        ({"subject": "broken", "reason": " "}, "reason"),
+        ({"reason": "old"}, "subject"),
+        ({"subject": "broken", "reason": "old", "until": "May"}, "until"),
+        ({"subject": 5, "reason": "old"}, "accepted[0]"),
+        ("broken", "accepted[0]"),
+    ],
+)
+def test_a_baseline_without_a_reason_is_refused(folder: Path, entry: object, field: str) -> None:
+    baseline = folder / "accepted.json"
+    baseline.write_text(json.dumps({"schema": 1, "accepted": [entry]}))
+    code, _, error = run("check", "template", folder / "broken.jinja", "--baseline", baseline)
+    assert code == 3
+    assert str(baseline) in error
+    assert field in error
+
+
+class _Quiet(SimpleHTTPRequestHandler):
+    def log_message(self, format: str, *args: object) -> None:
+        """Nothing."""
+
+
+@pytest.fixture
+def served(folder: Path) -> Iterator[str]:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(_Quiet, directory=str(folder)))
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield f"http://user:secret@127.0.0.1:{server.server_port}"
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def test_a_template_at_a_url(served: str, folder: Path) -> None:
+    (folder / "tokenizer_config.json").write_text(json.dumps({"chat_template": BROKEN}))
+    code, text, _ = run("check", "template", f"{served}/clean.jinja", "--json")
+    assert code == 0
+    assert json.loads(text)["templates"][0]["name"] == "clean"
+    code, text, _ = run("check", "template", f"{served}/tokenizer_config.json")
+    assert code == 1
+    assert "secret" not in text
+
+
+def test_a_url_that_gives_nothing_is_3_and_keeps_the_secret(served: str, folder: Path) -> None:
+    (folder / "page.json").write_text("{}")
+    for place in (f"{served}/gone.jinja?key=hidden", f"{served}/page.json", "http://127.0.0.1:9/x.jinja"):
+        code, text, error = run("check", "template", place)
+        assert code == 3, place
+        assert "could not be checked" in text
+        assert not {"secret", "hidden"} & set((text + error).replace("=", " ").replace(":", " ").split())
