@@ -33,6 +33,9 @@ INLINE vec widen(const uint8_t *p) {
 #endif
 }
 INLINE float sum(vec v) {
+#ifdef __AVX512F__
+    return _mm512_reduce_add_ps((__m512)v);
+#endif
     float parts[LANES];
     memcpy(parts, &v, sizeof v);
     for (int half = LANES / 2; half; half /= 2)
