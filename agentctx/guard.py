@@ -12,7 +12,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
 from agentctx.diagnosis import Api, Exchange, Finding, Target, detect_api, diagnose
-from agentctx.diagnosis.following import left_off
 from agentctx.errors import AgentctxError, InputError
 from agentctx.interchange import write_request
 from agentctx.messages import Message, Request, Tool
@@ -128,9 +127,6 @@ class Guard:
         previous, current = before.exchange(self._reply), now.exchange(None)
         diagnosis = diagnose(previous, current, self._target)
         findings = [finding for finding in diagnosis.findings if finding.verdict == "broken"]
-        left = None if findings else left_off(previous, current, turn=turn, target=diagnosis.target)
-        if left is not None:
-            findings = [left]
         for finding in findings:
             finding.turn = turn
         return findings

@@ -16,7 +16,6 @@ from agentctx.diagnosis import (
     TurnTokens,
     parse_target,
 )
-from agentctx.diagnosis.following import left_off
 from agentctx.diagnosis.report import finding_lines
 from agentctx.errors import UsageError
 from agentctx.guard import Guard
@@ -226,14 +225,9 @@ def _findings(exchanges: Sequence[Exchange], target: Target, compactions: set[in
             diagnosis = LogDiagnosis(target)
         finding = diagnosis.feed(exchange, continues=diagnosis.newest)
         counts = finding is not None and finding.verdict == "broken" and not finding.suspected
-        if not counts:
-            known = index > 0 and index not in compactions
-            finding = (
-                left_off(exchanges[index - 1], exchange, turn=index, target=target.name) if known else None
-            )
-        elif finding is not None and finding.count == 1:
+        if counts and finding is not None and finding.count == 1:
             finding.turn = index
-        found.append(finding)
+        found.append(finding if counts else None)
     diagnosis.result()  # says which findings recur on every turn
     return found
 

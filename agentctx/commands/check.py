@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import typer
 
+from agentctx.commands.check_build import check_build
 from agentctx.commands.check_log import check_log
 from agentctx.commands.check_template import check_template
 
@@ -13,5 +14,6 @@ app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
 )
+app.command("build")(check_build)
 app.command("log")(check_log)
 app.command("template")(check_template)

@@ -1,0 +1,81 @@
+"""``agentctx check build MODULE:CALLABLE…``"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from agentctx.commands.report_options import FormatOption, ReportFormat, ReportOption, tell
+from agentctx.commands.target_options import (
+    CacheOption,
+    RateOption,
+    TargetOption,
+    TokenizerOption,
+    chosen_target,
+)
+from agentctx.errors import UsageError
+
+
+def check_build(
+    builders: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="MODULE:CALLABLE...",
+            help="Functions or classes that turn the messages so far (and `tools`) into a request body.",
+        ),
+    ],
+    scenario: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE", help="A recorded session to build. Default: a built-in one of seven calls."
+        ),
+    ] = None,
+    target: TargetOption = "as-sent",
+    tokenizer: TokenizerOption = None,
+    cache: CacheOption = None,
+    prefill_rate: RateOption = None,
+    root: Annotated[
+        Path, typer.Option(metavar="DIR", help="Folder from which the module is imported.")
+    ] = Path(),
+    timeout: Annotated[
+        float, typer.Option(min=0.1, metavar="SECONDS", help="Limit of one process; at most nine are run.")
+    ] = 20.0,
+    vary: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--vary",
+            metavar="WHAT",
+            help="What fresh processes differ in: hash-seed, clock, cwd, locale, timezone. Default: all.",
+        ),
+    ] = None,
+    allow: Annotated[
+        list[str] | None,
+        typer.Option("--allow", metavar="WHAT", help="`output`, `threads`, or the code of a finding."),
+    ] = None,
+    format: FormatOption = ReportFormat.text,
+    report: ReportOption = None,
+) -> None:
+    """Run prompt builders over a conversation, in fresh processes that differ in what must not matter.
+
+    Exit codes: 0 clean, 1 findings, 2 usage, 3 could not evaluate (it raised, printed, ran too long, …).
+    """
+    from agentctx.checks.builders.judging import BuildRules, allowed_words, check_builder, variations
+    from agentctx.checks.builders.process import Place
+    from agentctx.checks.builders.scenario import built_in, from_file
+    from agentctx.reports.check_result import CheckResult
+
+    rules = BuildRules(
+        target=chosen_target(target, tokenizer, cache, prefill_rate),
+        vary=variations(vary),
+        allow=allowed_words(allow or ()),
+    )
+    chosen = from_file(scenario) if scenario is not None else built_in()
+    result = CheckResult()
+    for builder in builders:
+        if not all(builder.partition(":")):
+            raise UsageError(f"builder {builder!r}: write MODULE:CALLABLE, such as app.prompts:build")
+        result.add(check_builder(Place(builder, root.resolve(), timeout), chosen, rules))
+    tell(result, format, report)
+    raise typer.Exit(result.exit_code)
