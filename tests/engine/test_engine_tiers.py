@@ -203,15 +203,13 @@ def tiered_schedules(draw: st.DrawFn, family: Family, directory: str) -> Schedul
 
 
 def check_tiers(core: EngineCore, config: Any) -> None:
-    """Nothing in two places, everything within its limits. ``core.kv.check`` has seen the counts of each tier."""
+    """Every tier within its limits, and its files those that it knows. That no block has two owners was checked after
+    every step: references are counted against the tables of every tier.
+    """
     kv = core.kv
     assert isinstance(kv, PagedStore)
     host = kv.manager.host
     assert host is not None
-    for group in kv.manager.groups:
-        on_device = set(dict(group.pool._cached[group.pool_group].items()))
-        on_host = set(dict(host.pool._cached[group.index].items()))
-        assert not on_device & on_host, "a block is on the device and on the host"
     assert host.pool.num_usable_blocks == config.host_blocks
     if config.disk_dir is not None:
         directory = kv._tiers.copier._directory  # type: ignore[union-attr]
@@ -262,7 +260,7 @@ def test_killed_while_writing_the_directory_opens(tmp_path: Path, root_dir: Path
         )  # fmt: skip
         assert writer.stdout is not None
         assert writer.stdout.readline() == b"ready\n"
-        while not list(tmp_path.rglob("*.kv")):
+        while len(list(tmp_path.rglob("*.kv"))) < 12:  # whole texts: a text's end is the first to go
             time.sleep(0.01)
         time.sleep(delay)
         os.kill(writer.pid, signal.SIGKILL)

@@ -31,6 +31,7 @@ def build_core(model: DecoderModel, config: EngineConfig) -> EngineCore:
             num_blocks=pools,
             block_size=config.block_size,
             deterministic=config.deterministic,
+            kv_kind=config.kv_kind,
         )
     except MemoryError as error:
         raise EngineMemoryError(f"{error}; lower num_blocks or kv_memory_bytes") from error
@@ -47,7 +48,7 @@ def build_core(model: DecoderModel, config: EngineConfig) -> EngineCore:
         runner,
         scheduler,
         max_context=max_context,
-        block_bytes=block_bytes(model, config.block_size),
+        block_bytes=block_bytes(model, config.block_size, config.kv_kind),
     )
 
 
@@ -56,7 +57,7 @@ def _num_blocks(model: DecoderModel, config: EngineConfig, windows: Windows | No
         return config.num_blocks
     memory = config.kv_memory_bytes or DEFAULT_KV_MEMORY
     num_blocks = bisect_right(
-        range(memory // layer_block_bytes(model, config.block_size) + 1),
+        range(memory // layer_block_bytes(model, config.block_size, config.kv_kind) + 1),
         memory,
         key=lambda count: memory_bytes(count, model, config, windows),
     )
@@ -99,8 +100,9 @@ def _tiers(
     directory, disk_blocks, files = None, 0, []
     if config.disk_dir is not None:
         shapes = {g: (len(group), 2, *group[0].shape[2:]) for g, group in enumerate(caches)}
-        known = identity(model, config.block_size) | {"groups": str(len(caches))}
-        directory = BlockDirectory(Path(config.disk_dir), known, shapes, model.dtype)
+        known = identity(model, config.block_size)
+        known |= {"groups": str(len(caches)), "kv": config.kv_kind or "as computed"}
+        directory = BlockDirectory(Path(config.disk_dir), known, shapes, caches[0][0].dtype)
         disk_blocks = config.disk_bytes // directory.block_bytes
         if not disk_blocks:
             raise EngineMemoryError(

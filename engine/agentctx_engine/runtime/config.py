@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from agentctx_engine.attention.quantized import KvKind
 from agentctx_engine.memory.skipped_blocks import WindowRetention
 
 PrefixCacheKind = Literal["hash", "radix", "none"]
@@ -29,6 +30,9 @@ class EngineConfig:
     max_samples: int = 64  # running together
     max_context: int | None = None  # None: the model's, as far as the pool holds it
     prefix_cache: PrefixCacheKind = "hash"
+    kv_kind: KvKind | None = (
+        None  # quantize keys and values: "int8" or "fp8", a byte a number; slower, not exact
+    )
     token_granular: bool = False  # a hit may end inside a block, which is then copied; for "hash"
     # Sliding-window layers keep the blocks of their window and of a few branch points (for "hash"); or all of them, as
     # radix does, at the price of memory.
@@ -60,6 +64,10 @@ class EngineConfig:
             )
         if self.prefix_cache not in ("hash", "radix", "none"):
             raise ValueError(f"prefix_cache={self.prefix_cache!r}: must be 'hash', 'radix' or 'none'")
+        if self.kv_kind not in (None, "int8", "fp8"):
+            raise ValueError(f"kv_kind={self.kv_kind!r}: must be 'int8', 'fp8' or None")
+        if self.kv_kind is not None and self.deterministic:
+            raise ValueError("deterministic=True can't be had with a quantized KV memory: drop kv_kind")
         if self.host_blocks < 0:
             raise ValueError(f"host_blocks={self.host_blocks}: must not be negative")
         if self.host_blocks and self.prefix_cache != "hash":

@@ -5,13 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
+import numpy as np
 import torch
+import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
 from agentctx_engine.attention import kv_cache
 from agentctx_engine.attention.batch import Batch, Chunk
+from agentctx_engine.attention.quantized import KvKind, Packing, UnpackedLayers
+from agentctx_engine.attention.slot_copies import read_slots, write_slots
 from agentctx_engine.models.config import ModelConfig
-from agentctx_engine.runtime.kv_store import BlockCopy
+from agentctx_engine.runtime.kv_store import BlockCopy, BlockTable
+from agentctx_engine.runtime.quantized_steps import use_blocks
 from agentctx_engine.runtime.scheduler import ScheduledChunk, Step
 
 
@@ -37,14 +42,24 @@ class DecoderModel(Protocol):
         ...
 
 
-def block_bytes(model: DecoderModel, block_size: int) -> int:
+def block_bytes(model: DecoderModel, block_size: int, kv_kind: KvKind | None = None) -> int:
     """Bytes of one block in all layers."""
-    return model.config.num_layers * layer_block_bytes(model, block_size)
+    return model.config.num_layers * layer_block_bytes(model, block_size, kv_kind)
 
 
-def layer_block_bytes(model: DecoderModel, block_size: int) -> int:
+def layer_block_bytes(model: DecoderModel, block_size: int, kv_kind: KvKind | None = None) -> int:
     """Bytes of one block in one layer."""
+    packing = packing_of(model, block_size, kv_kind)
+    if packing is not None:
+        return 2 * packing.row_bytes
     return model.config.kv_values_per_token * block_size * model.dtype.itemsize
+
+
+def packing_of(model: DecoderModel, block_size: int, kv_kind: KvKind | None) -> Packing | None:
+    if kv_kind is None:
+        return None
+    config = model.config
+    return Packing(kv_kind, block_size, config.num_kv_heads, config.head_dim, model.dtype)
 
 
 class ModelRunner:
@@ -57,9 +72,10 @@ class ModelRunner:
         num_blocks: int | Sequence[int],
         block_size: int,
         deterministic: bool = False,
+        kv_kind: KvKind | None = None,
     ) -> None:
-        """``num_blocks``: of every layer, or of the layers of each layer group. Raises ``MemoryError`` when the KV memory
-        can't be had.
+        """``num_blocks``: of every layer, or of the layers of each layer group. ``kv_kind``: quantize the KV memory, which
+        then holds rows of bytes (see ``attention.quantized``). Raises ``MemoryError`` when it can't be had.
         """
         self.model = model
         self.block_size = block_size
@@ -70,19 +86,24 @@ class ModelRunner:
             for layer in range(config.num_layers)
         ]
         per_group = [num_blocks] * len(config.layer_groups) if isinstance(num_blocks, int) else num_blocks
-        self.kv_caches = [
-            cache
-            for group in self.group_of_layer
-            for cache in kv_cache.allocate(
-                layers=1,
-                num_blocks=per_group[group],
-                block_size=block_size,
-                kv_heads=config.num_kv_heads,
-                head_dim=config.head_dim,
-                dtype=model.dtype,
-                device=model.device,
-            )
-        ]
+        self.packing = packing_of(model, block_size, kv_kind)
+        self.kv_caches = [self._allocate(per_group[group]) for group in self.group_of_layer]
+
+    def _allocate(self, num_blocks: int) -> Tensor:
+        """One layer's KV memory."""
+        if self.packing is not None:
+            return self.packing.allocate(num_blocks, self.model.device)
+        config = self.model.config
+        [cache] = kv_cache.allocate(
+            layers=1,
+            num_blocks=num_blocks,
+            block_size=self.block_size,
+            kv_heads=config.num_kv_heads,
+            head_dim=config.head_dim,
+            dtype=self.model.dtype,
+            device=self.model.device,
+        )
+        return cache
 
     @property
     def kernels(self) -> str:
@@ -113,20 +134,45 @@ class ModelRunner:
         return logits[torch.tensor(rows, dtype=torch.long, device=logits.device)]
 
     def _forward(self, chunks: Sequence[ScheduledChunk]) -> Tensor:
-        batch = Batch.build(
-            [
-                Chunk(
-                    token_ids=chunk.sample.kv.tokens[chunk.start : chunk.start + chunk.count],
-                    start=chunk.start,
-                    block_tables=chunk.block_tables,
-                    logit_rows=int(chunk.last),
-                )
-                for chunk in chunks
-            ],
-            block_size=self.block_size,
-            device=self.model.device,
-        )
-        return self.model.forward(batch, self.kv_caches, deterministic=self.deterministic)
+        parts = [
+            Chunk(
+                token_ids=chunk.sample.kv.tokens[chunk.start : chunk.start + chunk.count],
+                start=chunk.start,
+                block_tables=chunk.block_tables,
+                logit_rows=int(chunk.last),
+            )
+            for chunk in chunks
+        ]
+        caches: Sequence[Tensor] = self.kv_caches
+        if self.packing is not None:
+            parts, used = use_blocks(parts, self.model.config, self.block_size, self.model.device)
+            caches = UnpackedLayers(self.kv_caches, self.packing, [used[g] for g in self.group_of_layer])
+        batch = Batch.build(parts, block_size=self.block_size, device=self.model.device)
+        return self.model.forward(batch, caches, deterministic=self.deterministic)
+
+    def read_layer(self, layer: int, table: BlockTable, first: int, end: int) -> tuple[Tensor, Tensor]:
+        """(keys, values) of positions ``first`` … ``end - 1``, each [tokens, kv_heads, head_dim], on the CPU."""
+        cache, blocks = self.kv_caches[layer], np.asarray(table, dtype=np.int64)
+        if self.packing is None:
+            return read_slots(cache, blocks, first, end)
+        held = slice(first // self.block_size, -(-end // self.block_size))
+        index = torch.from_numpy(blocks[held]).to(cache.device)
+        flat = self.packing.unpack(cache[:, index]).flatten(1, 2).cpu()
+        skipped = held.start * self.block_size
+        return flat[0, first - skipped : end - skipped], flat[1, first - skipped : end - skipped]
+
+    def write_layer(self, layer: int, table: BlockTable, first: int, keys: Tensor, values: Tensor) -> None:
+        """Write keys and values at the positions from ``first`` on, into blocks that hold nothing else of use."""
+        cache, blocks = self.kv_caches[layer], np.asarray(table, dtype=np.int64)
+        if self.packing is None:
+            write_slots(cache, blocks, first, keys, values)
+            return
+        before, behind = first % self.block_size, -(first + len(keys)) % self.block_size
+        full = F.pad(torch.stack([keys, values]), (0, 0, 0, 0, before, behind)).to(cache.device)
+        shape = (2, -1, self.block_size, *full.shape[2:])
+        start = first // self.block_size
+        index = torch.from_numpy(blocks[start : start + full.shape[1] // self.block_size]).to(cache.device)
+        cache[:, index] = self.packing.pack(full.view(shape))
 
     def copy_blocks(self, copies: Sequence[BlockCopy]) -> None:
         """Copy whole blocks in every layer, or in those of the layer group that a copy names, at once."""

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import torch
 
-from agentctx_engine.attention.slot_copies import read_slots, write_slots
 from agentctx_engine.runtime.errors import EngineMemoryError, SnapshotError
 from agentctx_engine.runtime.kv_store import BlockTable, KvStore, PlacedPrefix, TokenArray
 from agentctx_engine.runtime.model_runner import DecoderModel, ModelRunner
@@ -104,9 +103,9 @@ def take(kv: KvStore, runner: ModelRunner, tokens: TokenArray, salt: str | None)
         )
     held = tokens[: prefix.num_tokens]
     layers = []
-    for index, cache in enumerate(runner.kv_caches):
+    for index in range(len(runner.kv_caches)):
         table, first = _of_layer(runner, prefix, index)
-        keys, values = read_slots(cache, table, first, prefix.num_tokens)
+        keys, values = runner.read_layer(index, table, first, prefix.num_tokens)
         layers.append(LayerKv(first, keys, values))
     known = identity(runner.model, kv.block_size) | {"prefix": prefix_key(held, salt)}
     return Snapshot(held, tuple(layers), known)
@@ -123,11 +122,11 @@ def put_back(kv: KvStore, runner: ModelRunner, snapshot: Snapshot, salt: str | N
             f"of {kv.block_size}; raise num_blocks, or restore when fewer requests run"
         )
     kv.wait_until_safe()
-    for index, (cache, layer) in enumerate(zip(runner.kv_caches, snapshot.layers, strict=True)):
+    for index, layer in enumerate(snapshot.layers):
         table, first = _of_layer(runner, prefix, index)
         start = max(first, layer.first, prefix.num_reused)
         kept = slice(start - layer.first, len(tokens) - layer.first)
-        write_slots(cache, table, start, layer.keys[kept], layer.values[kept])
+        runner.write_layer(index, table, start, layer.keys[kept], layer.values[kept])
     kv.placed(prefix)
     return RestoredPrefix(tokens, kv.locate(tokens, salt).num_tokens)
 

@@ -47,4 +47,4 @@ def memory_bytes(num_blocks: int, model: DecoderModel, config: EngineConfig, win
     layers = [len(group.layers) for group in model.config.layer_groups]
     sizes = [num_blocks] * len(layers) if windows is None else pool_sizes(num_blocks, config, windows)
     blocks = sum(count * size for count, size in zip(layers, sizes, strict=True))
-    return blocks * layer_block_bytes(model, config.block_size)
+    return blocks * layer_block_bytes(model, config.block_size, config.kv_kind)
