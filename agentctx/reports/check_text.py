@@ -25,7 +25,7 @@ def finding_lines(finding: CheckFinding) -> Iterator[str]:
     """One finding: where, what, the texts, the price, the remedy."""
     mark = MARKS[finding.level] if not finding.allowed else " "
     yield f"{mark} {finding.code} {finding.info.name}  {place_of(finding)}  {finding.subject}, {finding.case}"
-    yield f"    {finding.message}"
+    yield f"    {' '.join(finding.message.split())}"
     if finding.was or finding.now:
         yield f"    was: {finding.was}"
         yield f"    now: {finding.now}"
