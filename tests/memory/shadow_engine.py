@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from agentctx_engine.memory import Hit, KVManager, KVSequence
+from agentctx_engine.memory.disk_tier import DiskDelete
 
 Key = tuple[object, ...]
 
@@ -19,6 +20,7 @@ class ShadowEngine:
         groups = range(len(kv.groups))
         self.device: list[dict[int, dict[int, Key]]] = [{} for _ in groups]
         self.host: list[dict[int, dict[int, Key]]] = [{} for _ in groups]
+        self.files: dict[tuple[bytes, int], dict[int, Key]] = {}
         self.running: list[KVSequence] = []
         self.by_digest: dict[bytes, Key] = {}
 
@@ -82,19 +84,40 @@ class ShadowEngine:
                 if block is None:
                     continue
                 contents = (
-                    self.device[group.index][block] if block >= 0 else self.host[group.index][-1 - block]
+                    self.device[group.index][block]
+                    if block >= 0
+                    else self._below(-1 - block, digest, group.index)
                 )
                 assert contents[group.block_size - 1] == key, (
                     "a block holds something else than its hash says"
                 )
         self.kv.check()
 
+    def _below(self, block: int, digest: bytes, group: int) -> dict[int, Key]:
+        """What stands in a lower tier, host blocks coming first in its numbers."""
+        assert self.kv.host is not None
+        if block < self.kv.host.pool.num_blocks:
+            return self.host[group][block]
+        return self.files[digest, group]
+
     def _transfer(self) -> None:
         transfers = self.kv.take_transfers()
+        for change in transfers.disk_changes:
+            if isinstance(change, DiskDelete):
+                del self.files[change.digest, change.group]
+                continue
+            held = self.device if change.on_device else self.host
+            assert (change.digest, change.group) not in self.files, "a file is written twice"
+            self.files[change.digest, change.group] = dict(held[change.group][change.source])
         for copy in transfers.offloads:
             self.host[copy.group][copy.destination] = dict(self.device[copy.group][copy.source])
         for copy in transfers.loads:
             self.device[copy.group][copy.destination] = dict(self.host[copy.group][copy.source])
+        for load in transfers.disk_reads:
+            self.device[load.group][load.destination] = dict(self.files[load.digest, load.group])
+        if self.kv.host is not None and self.kv.host.disk is not None:
+            pool = self.kv.host.disk.pool
+            assert len(self.files) == pool.num_findable_hashes <= pool.num_usable_blocks
         # All at once: no destination may be another copy's source.
         read = [dict(self.device[copy.group].get(copy.source, {})) for copy in transfers.copies]
         for copy, contents in zip(transfers.copies, read, strict=True):

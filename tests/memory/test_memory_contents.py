@@ -17,6 +17,7 @@ from agentctx_engine.memory import (
     KVManager,
     KVSequence,
     SlidingWindow,
+    WindowRetention,
 )
 
 from .shadow_engine import ShadowEngine
@@ -180,6 +181,25 @@ TestHybridPoolEach = machine(
     lambda: KVManager([10, 9, 9], 2, groups=[FULL, SlidingWindow(3), SlidingWindow(6)])
 )
 TestHybridHostTier = machine(lambda: KVManager(17, 2, groups=[FULL, SlidingWindow(5)], host_blocks=6))
+TestDiskTier = machine(lambda: KVManager(8, 2, host_blocks=2, disk_blocks=6))
+TestDiskTierTokenGranular = machine(
+    lambda: KVManager(6, 4, host_blocks=2, disk_blocks=5, token_granular=True)
+)
+TestHybridDiskTier = machine(
+    lambda: KVManager([10, 9], 2, groups=[FULL, SlidingWindow(5)], host_blocks=2, disk_blocks=9)
+)
+TestWindowAlone = machine(
+    lambda: KVManager([10, 9], 2, groups=[FULL, SlidingWindow(5)], window_retention=WindowRetention())
+)
+TestBranchPoints = machine(
+    lambda: KVManager(
+        [10, 9, 9],
+        2,
+        groups=[FULL, SlidingWindow(3), SlidingWindow(6)],
+        window_retention=WindowRetention(2, 4),
+        host_blocks=4,
+    )
+)
 TestTwoBlockSizes = machine(
     lambda: KVManager(24, groups=[FullAttention(block_size=4), FullAttention(block_size=2)])
 )

@@ -93,9 +93,8 @@ class DiskTier:
         return changes, reads
 
     def reset(self) -> None:
-        """Forget all files, and count anew. They stay where they are, to be found by a later engine."""
-        self.pool.reset()
-        self._changes.clear()
+        """Delete all files, and count anew."""
+        self.delete_all()
         self.counters = DiskCounters()
 
     def delete_all(self) -> None:

@@ -405,7 +405,7 @@ class KVManager:
         if self.host is not None:
             self.host.pool.forget_all()
             if self.host.disk is not None:
-                self.host.disk.pool.forget_all()
+                self.host.disk.delete_all()
         self.index.clear()
 
     def check(self) -> None:
