@@ -28,7 +28,7 @@ SERVER = "http://127.0.0.1:8080"  # what the pages call the reader's own llama-s
 
 # Commands that are not run here, each with what runs them.
 ELSEWHERE = {
-    "make demo": "tests/test_demo.py runs the command behind it",
+    "make demo": "tests/test_readme.py runs the command behind it",
     "make test": "is what runs this",
     "make docs": "the CI script builds the docs",
     "pip install": "tests/packaging installs the built wheel",
