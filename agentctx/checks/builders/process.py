@@ -17,7 +17,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, Any, Literal
 
-import agentctx
 from agentctx.checks.builders.scenario import Scenario
 from agentctx.errors import UsageError
 
@@ -28,6 +27,7 @@ _MAX_BYTES = 64 << 20
 _MAX_OUTPUT = 16 << 10
 _POLL = 0.05
 # Ours is found behind everything else, so that the builder's modules are those that it finds without us.
+_ROOT = Path(__file__).parents[3]  # of the package: the child imports it from there
 _START = "import sys; sys.path.append(sys.argv[2]); from agentctx.checks.builders.child import main; main()"
 
 
@@ -121,7 +121,7 @@ def run_builder(place: Place, scenario: Scenario, setting: Setting) -> Run:
     environment.pop("PYTHONSAFEPATH", None)
     try:
         child = subprocess.Popen(
-            [sys.executable, "-P", "-c", _START, str(writing), str(Path(agentctx.__file__).parents[1])],
+            [sys.executable, "-P", "-c", _START, str(writing), str(_ROOT)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
