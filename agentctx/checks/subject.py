@@ -17,7 +17,7 @@ from typing import Any, Literal
 from agentctx.checks import material
 from agentctx.checks.material import ArgumentForm, Json
 from agentctx.errors import RenderError
-from agentctx.rendering.templates.limits import LimitError
+from agentctx.rendering.templates.limits import DepthError, LimitError
 from agentctx.rendering.templates.profile import reasoning_key
 from agentctx.rendering.templates.template import ChatTemplate, Conversation, Rendering
 from agentctx.rendering.templates.trail import Event, FollowedTemplate
@@ -129,6 +129,8 @@ class Subject:
         start = time.thread_time()
         try:
             yield
+        except DepthError as error:  # a refusal like another: the next conversation may be taken
+            raise RenderError(str(error)) from error
         finally:
             self._seconds += time.thread_time() - start
 

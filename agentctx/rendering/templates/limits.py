@@ -18,6 +18,10 @@ class LimitError(RenderError):
     """A template ran over a limit."""
 
 
+class DepthError(LimitError):
+    """A template went too deep. Unlike too long or too large, that may be one conversation's doing: it took next to no time."""
+
+
 @dataclass(frozen=True, slots=True)
 class Limits:
     """What one rendering may cost. The allowances per message and per byte keep long conversations out of their reach.
@@ -100,7 +104,7 @@ class Meter:
     def enter(self) -> None:
         self.depth += 1
         if self.depth > self.limits.depth:
-            raise LimitError(f"macros call one another more than {self.limits.depth} levels deep")
+            raise DepthError(f"macros call one another more than {self.limits.depth} levels deep")
 
     def leave(self) -> None:
         self.depth -= 1

@@ -15,7 +15,7 @@ from typing import Any, Literal
 from jinja2 import nodes
 
 from agentctx.errors import RenderError
-from agentctx.rendering.templates.limits import LimitError
+from agentctx.rendering.templates.limits import DepthError, LimitError
 from agentctx.rendering.templates.template import ChatTemplate
 
 _PROBE_TIME = datetime(2025, 1, 1)
@@ -133,6 +133,8 @@ def _in_parts(message: dict[str, Any]) -> dict[str, Any]:
 def _text(template: ChatTemplate, messages: list[dict[str, Any]], tools: Any) -> str | None:
     try:
         return template.render_messages(messages, tools, now=_PROBE_TIME)
+    except DepthError:
+        return None
     except LimitError:  # no form of conversation makes this template usable
         raise
     except RenderError:
