@@ -20,6 +20,7 @@ from agentctx import __version__
 from agentctx.commands import check
 from agentctx.commands.doctor import doctor
 from agentctx.commands.explain import explain
+from agentctx.commands.init import init
 from agentctx.commands.run import run
 from agentctx.commands.sessions import read_all
 from agentctx.commands.terminal import complain, err, out, write_whole
@@ -39,6 +40,7 @@ app = typer.Typer(
 app.add_typer(check.app)
 app.command()(explain)
 app.command()(doctor)
+app.command()(init)
 app.command()(run)
 
 

@@ -49,11 +49,13 @@ def prefix_guard(request: pytest.FixtureRequest, prefix_target: str) -> PrefixGu
     ``prefix_guard.replied(response)`` behind it, so that a reply stored otherwise is found, too.
     """
     from agentctx.checks.append_only import PrefixGuard
-    from agentctx.errors import UsageError
+    from agentctx.checks.config import target_by_name
+    from agentctx.errors import AgentctxError
 
     try:
-        return PrefixGuard(prefix_target, _allowed(request.node.iter_markers(MARKER)))
-    except UsageError as error:
+        target = target_by_name(prefix_target, request.config.rootpath)
+        return PrefixGuard(target, _allowed(request.node.iter_markers(MARKER)))
+    except AgentctxError as error:
         raise pytest.UsageError(str(error)) from None
 
 

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from agentctx.checks.log import LogReport
+from agentctx.checks.log_budgets import Overrun
 from agentctx.diagnosis.findings import Finding
 from agentctx.reports.check_result import (
+    BUDGET,
     CheckError,
     CheckFinding,
     CheckResult,
@@ -22,6 +25,8 @@ __all__ = [
     "Level",
     "finding_json",
     "of_diagnosis",
+    "of_log",
+    "of_logs",
     "result_json",
     "same_place",
 ]
@@ -46,3 +51,45 @@ def of_diagnosis(findings: Iterable[Finding], subject: str) -> list[CheckFinding
         )
         for found in findings
     ]
+
+
+def of_log(report: LogReport) -> CheckResult:
+    """A log's report in this form: what fails, the budgets that aren't kept, what could not be evaluated."""
+    result = CheckResult(findings=of_diagnosis(report.failing, report.file))
+    result.findings += [_of_overrun(overrun, report.file) for overrun in report.overruns]
+    result.errors += [
+        CheckError(
+            report.file,
+            report.file,
+            f"budget {name.replace('_', '-')}: the log has no token counts; give a target that counts",
+        )
+        for name in report.unknown
+    ]
+    if report.error is not None:
+        result.errors.append(CheckError(report.file, report.file, str(report.error)))
+    if not result.findings and not result.errors:
+        result.passed.append((report.file, f"{report.diagnosis.requests} requests"))
+    result.notes += [f"{other.file}:{other.line}: passed over, {other.reason}" for other in report.skipped]
+    return result
+
+
+def of_logs(reports: Iterable[LogReport]) -> CheckResult:
+    """The reports of several logs as one result."""
+    result = CheckResult()
+    for report in reports:
+        result.add(of_log(report))
+    return result
+
+
+def _of_overrun(overrun: Overrun, file: str) -> CheckFinding:
+    place, _, line = overrun.place.rpartition(":")
+    return CheckFinding(
+        subject=file,
+        case=f"conversation {overrun.conversation}, budget {overrun.budget.replace('_', '-')}",
+        file=place.rpartition(" ")[2] or file,
+        line=int(line) if line.isdigit() else None,
+        code=BUDGET.code,
+        cause=BUDGET.word,
+        message=str(overrun),
+        remedy=BUDGET.remedy,
+    )

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from agentctx.commands.report_options import ReportOption, wanted_reports, write_reports
 from agentctx.commands.target_options import (
     CacheOption,
     RateOption,
@@ -78,6 +79,7 @@ def check_log(
     skip_others: SkipOthers = False,
     suspicions: Suspicions = True,
     as_json: AsJson = False,
+    report: ReportOption = None,
 ) -> None:
     """Say where the requests of a log broke the prefix, why, and what it cost.
 
@@ -86,6 +88,7 @@ def check_log(
     """
     from agentctx.checks import log as logs
     from agentctx.checks.log_budgets import Budgets, parse_compactions, parse_rate
+    from agentctx.checks.results import of_logs
     from agentctx.traces import expand
 
     rules = logs.LogRules(
@@ -102,16 +105,19 @@ def check_log(
     )
     found = list(expand(files))
     reports = []
+    wanted = wanted_reports(report)
     for paths in [found] if one_log else [[path] for path in found]:
-        report = logs.check_log(paths, rules)
-        reports.append(report)
+        checked = logs.check_log(paths, rules)
+        reports.append(checked)
         if as_json:
             continue
         if len(found) > 1 and not one_log:
-            out.print(report.file, style="bold", markup=False, highlight=False)
-        show(logs.report_lines(report, suspicions=suspicions))
-        if report.error is not None:
-            complain(report.error)
+            out.print(checked.file, style="bold", markup=False, highlight=False)
+        show(logs.report_lines(checked, suspicions=suspicions))
+        if checked.error is not None:
+            complain(checked.error)
     if as_json:
         print(json.dumps(logs.reports_json(reports), ensure_ascii=False, indent=2))
+    if wanted:
+        write_reports(of_logs(reports), wanted)
     raise typer.Exit(logs.exit_code(reports))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
+from agentctx.commands.report_options import ReportOption, wanted_reports, write_reports
 from agentctx.commands.terminal import err, out, show, write_whole
 from agentctx.errors import UsageError
 
@@ -51,6 +52,7 @@ def check_template(
         ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")] = False,
+    report: ReportOption = None,
 ) -> None:
     """Render growing agent conversations and say where a template rewrites what it printed before, at which line, and what that costs."""
     from agentctx.checks import templates
@@ -59,6 +61,7 @@ def check_template(
 
     if update_baseline and (baseline is None or not reason.strip()):
         raise UsageError("--update-baseline needs --baseline FILE and --reason TEXT")
+    wanted = wanted_reports(report)
     rules = templates.TemplateRules(_keywords(keyword or ()), _session(session) if session else None)
     sources = template_sources(places)
     with Progress(
@@ -78,6 +81,7 @@ def check_template(
         show(templates.report_lines(reports, result, notes=notes, brief=brief))
         if update_baseline:
             out.print(f"wrote {baseline}", markup=False, highlight=False)
+    write_reports(result, wanted)
     raise typer.Exit(result.exit_code)
 
 

@@ -48,13 +48,23 @@ ReportOption = Annotated[
 
 def tell(result: CheckResult, form: ReportFormat, reports: Sequence[str] | None) -> None:
     """Print the result and write the files that were asked for."""
-    wanted = [_wanted(report) for report in reports or ()]
+    wanted = wanted_reports(reports)
     if form is ReportFormat.text:
         from agentctx.reports.check_text import check_lines
 
         show(check_lines(result))
     else:
         print(written(result, form), end="")
+    write_reports(result, wanted)
+
+
+def wanted_reports(reports: Sequence[str] | None) -> list[tuple[ReportFormat, Path]]:
+    """The files that were asked for. Raises ``UsageError``; called before anything is checked."""
+    return [_wanted(report) for report in reports or ()]
+
+
+def write_reports(result: CheckResult, wanted: Sequence[tuple[ReportFormat, Path]]) -> None:
+    """Write the files that were asked for."""
     for kind, path in wanted:
         write_whole(path, written(result, kind))
         err.print(f"wrote {path}", markup=False, highlight=False)

@@ -34,7 +34,13 @@ RateOption = Annotated[
 
 
 def chosen_target(name: str, tokenizer: str | None, cache: str | None, rate: float | None) -> Target:
-    """The target that the options name. Raises ``UsageError``."""
+    """The target that the options name; alone it may be one of the configuration's. Raises ``UsageError``."""
+    from pathlib import Path
+
     from agentctx.diagnosis import parse_target
 
+    if tokenizer is None and cache is None and rate is None and name.isidentifier():
+        from agentctx.checks.config import target_by_name
+
+        return target_by_name(name, Path.cwd())
     return parse_target(name, tokenizer=tokenizer, cache=cache, prefill_rate=rate)

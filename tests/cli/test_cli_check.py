@@ -1,0 +1,235 @@
+"""``agentctx check`` alone and ``agentctx init``: what is configured is run, accepted, compared and told."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.cli.command import Command
+
+CLEAN = "{% for m in messages %}<{{ m.role }}>{{ m.content }}</s>{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}"
+TRIMS = CLEAN.replace("{{ m.content }}", "{{ m.content if loop.last else m.content[:9] }}")
+BUILDER = """
+def build(messages, tools):
+    return {"tools": tools, "messages": [{"role": "system", "content": "You are an agent."}, *messages]}
+"""
+CLOCK = BUILDER.replace('"You are an agent."', 'f"Now: {datetime.now()}"').replace(
+    "\ndef", "from datetime import datetime\n\ndef", 1
+)
+CONFIG = """
+baseline = "known.json"
+[[templates]]
+paths = ["templates/*.jinja"]
+[[builders]]
+callable = "prompts:build"
+vary = ["clock"]
+[[logs]]
+files = ["log.jsonl"]
+max_rework_session = 1000
+target = "own"
+[targets.own]
+template = "chatml"
+cache = "paged:16"
+"""
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+    return Command(monkeypatch, capsys)
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A project in order, and the current folder somewhere inside."""
+    (tmp_path / "templates").mkdir()
+    (tmp_path / "templates/coder.jinja").write_text(CLEAN)
+    (tmp_path / "prompts.py").write_text(BUILDER)
+    talk = [
+        {"role": "user", "content": "one"},
+        {"role": "assistant", "content": "1"},
+        {"role": "user", "content": "two"},
+    ]
+    lines = [json.dumps({"model": "m", "messages": talk[:end]}) for end in (1, 3)]
+    (tmp_path / "log.jsonl").write_text("\n".join(lines) + "\n")
+    (tmp_path / "agentctx.toml").write_text(CONFIG.replace('baseline = "known.json"\n', ""))
+    monkeypatch.chdir(tmp_path / "templates")
+    return tmp_path
+
+
+def test_a_project_in_order(run: Command, project: Path) -> None:
+    ended = run("check")
+    assert ended.code == 0, ended.out + ended.err
+    assert "0 failing" in ended.out
+
+
+def test_pyproject_says_the_same(run: Command, project: Path) -> None:
+    text = CONFIG.replace('baseline = "known.json"\n', "")
+    text = text.replace("[[", "[[tool.agentctx.").replace("[targets", "[tool.agentctx.targets")
+    (project / "agentctx.toml").unlink()
+    (project / "pyproject.toml").write_text('[project]\nname = "user"\n' + text)
+    assert run("check").code == 0
+
+
+def test_each_kind_of_flaw_fails_and_every_report_is_written(run: Command, project: Path) -> None:
+    (project / "templates/coder.jinja").write_text(TRIMS)
+    (project / "prompts.py").write_text(CLOCK)
+    head = [{"role": "system", "content": f"It is 10:0{turn}. " + "word " * 2000} for turn in range(2)]
+    talk = [
+        {"role": "user", "content": "one"},
+        {"role": "assistant", "content": "1"},
+        {"role": "user", "content": "two"},
+    ]
+    lines = [json.dumps({"model": "m", "messages": [head[turn], *talk[: 1 + 2 * turn]]}) for turn in range(2)]
+    (project / "log.jsonl").write_text("\n".join(lines) + "\n")
+    ended = run("check", "--report", "sarif=out/c.sarif", "--report", "junit=out/c.xml", "--format", "github")
+    assert ended.code == 1, ended.out + ended.err
+    assert "::error file=templates/coder.jinja,line=1,title=AC150" in ended.out
+    assert "::error file=prompts.py,line=4,title=AC101" in ended.out
+    assert "::error file=log.jsonl,line=1,title=AC190 A budget isn't kept" in ended.out
+    found = json.loads((project / "templates/out/c.sarif").read_text())["runs"][0]["results"]
+    assert {entry["ruleId"] for entry in found} >= {"AC150", "AC101", "AC190"}
+    assert (project / "templates/out/c.xml").read_text().startswith("<?xml")
+
+
+def test_baseline_and_suppression(run: Command, project: Path) -> None:
+    (project / "agentctx.toml").write_text(CONFIG)
+    (project / "templates/coder.jinja").write_text(TRIMS)
+    missing = run("check")
+    assert missing.code == 3
+    assert "known.json" in missing.err
+    refused = run("check", "--update-baseline")
+    assert refused.code == 2
+    assert "--reason" in refused.err
+    assert run("check", "--update-baseline", "--reason", "our old model").code == 0
+    assert {entry["reason"] for entry in json.loads((project / "known.json").read_text())["accepted"]} == {
+        "our old model"
+    }
+    assert run("check").code == 0
+    (project / "prompts.py").write_text(CLOCK)
+    assert run("check").code == 1
+    suppress = '[[suppress]]\nsubject = "prompts:*"\ncode = "AC101"\nreason = "a demo"\n'
+    (project / "agentctx.toml").write_text(CONFIG + suppress)
+    ended = run("check")
+    assert ended.code == 0, ended.out
+    assert "allowed: a demo" in ended.out
+    (project / "prompts.py").write_text(BUILDER)
+    assert "suppress[0] (prompts:* AC101) covers nothing: take it out" in run("check").out
+
+
+def git(project: Path, *arguments: str) -> None:
+    identity = ["-c", "user.name=t", "-c", "user.email=t@example.com", "-c", "commit.gpgsign=false"]
+    subprocess.run(["git", *identity, *arguments], cwd=project, check=True, capture_output=True)
+
+
+def test_only_what_a_change_makes_worse_fails(run: Command, project: Path) -> None:
+    (project / "templates/coder.jinja").write_text(TRIMS)
+    git(project, "init", "-q")
+    git(project, "add", ".")
+    git(project, "commit", "-q", "-m", "base")
+    hook = project / ".git/hooks/post-checkout"
+    hook.write_text("#!/bin/sh\ntouch hooked\n")
+    hook.chmod(0o755)
+    assert run("check").code == 1
+    same = run("check", "--base", "HEAD")
+    assert same.code == 0, same.out
+    assert "allowed: no worse than in HEAD" in same.out
+    (project / "prompts.py").write_text(CLOCK)
+    worse = run("check", "--base", "HEAD", "--format", "json")
+    assert worse.code == 1
+    failing = [
+        found
+        for found in json.loads(worse.out)["findings"]
+        if found["allowed"] is None and found["level"] == "error"
+    ]
+    assert {found["subject"] for found in failing} == {"prompts:build"}
+    (project / "templates/coder.jinja").write_text(CLEAN)
+    (project / "prompts.py").write_text(BUILDER)
+    assert "of HEAD are gone" in run("check", "--base", "HEAD").out
+    for wrong in ("nothing-like-it", "--help"):
+        ended = run("check", f"--base={wrong}")
+        assert ended.code == 2
+        assert "--base takes a commit" in ended.err
+    assert not (project / "hooked").exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("templates = [", "agentctx.toml:1: is no TOML"),
+        ("target = 'a'\nbuilder = []", "there is no such setting (field builder); did you mean builders?"),
+        ("[[builders]]\ncallable = 'x'", "(field builders[0].callable); write MODULE:CALLABLE"),
+        ("[[builders]]\ncallable = 'x:y'\ntimout = 3", "(field builders[0].timout); did you mean timeout?"),
+        (
+            "[[suppress]]\nsubject = 'x'",
+            "a setting is missing (field suppress[0].reason); say why it is accepted",
+        ),
+        ("[[suppress]]\nsubject = 'x'\nreason = ' '", "(field suppress[0].reason); say why it is accepted"),
+        (
+            "[[logs]]\nfiles = ['x']\nmin_hit_rate = 90",
+            "(field logs[0].min_hit_rate); write a share between 0 and 1",
+        ),
+        ("[targets.a]\ntokenizer = 'x'", "a setting is missing (field targets.a.template); add template"),
+    ],
+)
+def test_errors_name_file_field_and_remedy(run: Command, project: Path, text: str, message: str) -> None:
+    (project / "agentctx.toml").write_text(text)
+    ended = run("check")
+    assert ended.code == 3
+    assert "agentctx.toml" in ended.err
+    assert message in ended.err
+
+
+def test_usage(
+    run: Command, project: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (project / "agentctx.toml").write_text("target = 'chatml'")
+    assert "has no templates, builders or logs" in run("check").err
+    (project / "agentctx.toml").write_text("[[templates]]\npaths = ['nothing/*.jinja']")
+    assert run("check").code == 2
+    assert run("check", "--report", "pdf=x").code == 2
+    monkeypatch.chdir(tmp_path_factory.mktemp("empty"))
+    ended = run("check")
+    assert ended.code == 2
+    assert "`agentctx init` writes a start" in ended.err
+
+
+def test_init_writes_what_can_be_read_and_overwrites_nothing(
+    run: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from agentctx.checks.config import OWN, Config, read_config
+
+    monkeypatch.chdir(tmp_path)
+    assert run("init").code == 0
+    text = (tmp_path / OWN).read_text()
+    assert read_config(tmp_path / OWN).config == Config()
+    assert run("init").code == 2
+    # Every setting that it shows in a comment is one.
+    told = [
+        line[2:]
+        for line in text.splitlines()
+        if line.startswith("# ") and ("= " in line or line.startswith("# ["))
+    ]
+    (tmp_path / OWN).write_text("\n".join(told))
+    config = read_config(tmp_path / OWN).config
+    assert config.builders
+    assert config.suppress
+    assert set(config.targets) == {"coder"}
+
+
+def test_a_configured_target_by_name(run: Command, project: Path) -> None:
+    ended = run("check", "log", "../log.jsonl", "--target", "own", "--report", "sarif=log.sarif")
+    assert ended.code == 0, ended.err
+    assert "chatml+paged:16" in ended.out
+    assert (project / "templates/log.sarif").exists()
+
+
+def test_check_build(run: Command, project: Path) -> None:
+    (project / "prompts.py").write_text(CLOCK)
+    ended = run("check", "build", "prompts:build", "--root", "..", "--vary", "clock")
+    assert ended.code == 1, ended.err
+    assert "! AC101 volatile-text  prompts.py:4  prompts:build, turn 2" in ended.out
+    assert run("check", "build", "prompts").code == 2
+    assert run("check", "build", "nothing:build").code == 3
