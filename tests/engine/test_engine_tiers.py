@@ -8,6 +8,7 @@ import subprocess
 import sys
 import textwrap
 import time
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from random import Random
@@ -20,12 +21,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from agentctx_engine import Engine, SamplingParams
+from agentctx_engine.memory import NO_KEYS
 from agentctx_engine.models import Family, Model, random_config, random_model
 from agentctx_engine.runtime import EngineMemoryError
 from agentctx_engine.runtime.block_directory import BlockDirectory
 from agentctx_engine.runtime.core import EngineCore
 from agentctx_engine.runtime.paged_store import PagedStore
 from agentctx_engine.runtime.tensor_file import is_temporary
+from agentctx_engine.runtime.tiers import TierCopier
 
 from .schedules import Arrival, Schedule, check_end, run
 
@@ -332,3 +335,52 @@ def lookup_lines(kv: Any, prompt: tuple[int, ...]) -> list[tuple[str, int]]:
     finally:
         sys.settrace(None)
     return lines
+
+
+def delayed(function: Callable[..., Any]) -> Callable[..., Any]:
+    def later(*arguments: Any) -> Any:
+        time.sleep(0.02)
+        return function(*arguments)
+
+    return later
+
+
+def unsafe_steps(patch: pytest.MonkeyPatch) -> None:
+    """Steps overwrite blocks before these were copied."""
+    patch.setattr(PagedStore, "wait_until_safe", lambda self: None)
+    patch.setattr(TierCopier, "_move_down", delayed(TierCopier._move_down))
+
+
+def impatient_samples(patch: pytest.MonkeyPatch) -> None:
+    """Samples read blocks that have not arrived yet."""
+    patch.setattr(PagedStore, "ready", lambda self, sequence: True)
+    patch.setattr(TierCopier, "_load", delayed(TierCopier._load))
+    patch.setattr(TierCopier, "_read", delayed(TierCopier._read))
+
+
+def unsalted_blocks(patch: pytest.MonkeyPatch) -> None:
+    """A salt is left out of the hashes."""
+    patch.setattr("agentctx_engine.runtime.paged_store.ExtraKeys", lambda cache_salt: NO_KEYS)
+
+
+def wrong_block(patch: pytest.MonkeyPatch) -> None:
+    """A file is read into the block beside its own."""
+    read = TierCopier._read
+    patch.setattr(
+        TierCopier, "_read",
+        lambda self, r, earlier: read(self, r._replace(destination=(r.destination + 1) % 12), earlier),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("mistake", [unsafe_steps, impatient_samples, unsalted_blocks, wrong_block])
+def test_these_tests_notice(mistake: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    prompts = texts(3, 41)
+    for prompt in prompts:
+        uncached("llama", prompt)
+    mistake(monkeypatch)
+    with pytest.raises(AssertionError), engine_of(disk_dir=tmp_path, host_blocks=4) as engine:  # noqa: PT012
+        for _ in range(2):
+            for prompt in prompts:
+                ask(engine, prompt)
+        result = engine.generate(prompts[0], ANSWER, cache_salt="other")
+        assert result.cached_tokens == 0

@@ -88,16 +88,16 @@ class TierCopier:
             self._writing.popleft().result()  # each holds copies of its blocks
 
     def is_arriving(self, group: int, blocks: Sequence[int]) -> bool:
-        """Whether some of these device blocks are still on their way."""
-        if not self._arriving:
-            return False
+        """Whether some of these device blocks are still on their way, or a failure says that any block may be wrong."""
         self._forget_arrived()
+        if self._failed:
+            return True  # until it is known which blocks were made from the file meanwhile: see take_failed
         return any((group, int(block)) in self._arriving for block in blocks)
 
     @property
     def is_idle(self) -> bool:
         self._forget_arrived()
-        return not self._arriving
+        return not self._arriving and not self._failed
 
     def wait_for_arrival(self) -> None:
         """Return when one more block has arrived, or none is on its way."""
