@@ -1,17 +1,23 @@
 """Checks for CI: chat templates, what builds their prompts, and request logs stay append-only."""
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from agentctx.checks.append_only import assert_append_only
+    from agentctx.checks.append_only import PrefixBroken, assert_append_only
+    from agentctx.checks.stable_builder import assert_stable_builder
 
-__all__ = ["assert_append_only"]
+__all__ = ["PrefixBroken", "assert_append_only", "assert_stable_builder"]
+
+# The pytest plugin stands in this package: loading it must not load what only a check needs.
+_LAZY = {
+    "PrefixBroken": "agentctx.checks.append_only",
+    "assert_append_only": "agentctx.checks.append_only",
+    "assert_stable_builder": "agentctx.checks.stable_builder",
+}
 
 
 def __getattr__(name: str) -> Any:
-    # The pytest plugin stands in this package: loading it must not load what only a check needs.
-    if name != "assert_append_only":
+    if name not in _LAZY:
         raise AttributeError(f"module 'agentctx.checks' has no attribute {name!r}")
-    from agentctx.checks.append_only import assert_append_only
-
-    return assert_append_only
+    return getattr(import_module(_LAZY[name]), name)

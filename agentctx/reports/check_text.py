@@ -11,9 +11,13 @@ MARKS = {"error": "!", "warning": "~", "note": "?"}
 
 
 def check_lines(result: CheckResult) -> Iterator[str]:
-    """Findings that fail first, then the others, then what could not be evaluated, then the sum."""
+    """Findings that fail first, then warnings and what is allowed, then what could not be evaluated, then the sum.
+
+    Notes are counted only: the other formats have them.
+    """
     for finding in sorted(result.findings, key=lambda found: not found.fails):
-        yield from finding_lines(finding)
+        if finding.level != "note":
+            yield from finding_lines(finding)
     for error in result.errors:
         yield f"error {error.subject}: {error.message}"
     for note in result.notes:
@@ -49,7 +53,7 @@ def summary_line(result: CheckResult) -> str:
     hints = len(result.findings) - len(result.failing) - allowed
     parts = [
         f"{len(result.failing)} failing",
-        f"{hints} other",
+        f"{hints} warnings and notes",
         f"{allowed} allowed",
         f"{len(result.passed)} in order",
     ]

@@ -1,88 +1,22 @@
-"""The built wheel and sdist: what is in them, and that an installation of the wheel works.
-
-The wheel goes into a fresh virtual environment without its dependencies; those come from the environment that runs the tests, so
-that no network is needed. The project itself can't come from there: it is not on that path.
-"""
+"""The built wheel and sdist: what is in them, and that an installation of the wheel works."""
 
 from __future__ import annotations
 
 import importlib.metadata
-import os
+import re
 import shutil
-import subprocess
 import sys
-import sysconfig
 import tarfile
-import venv
 import zipfile
 from pathlib import Path
 
 import pytest
 
+from tests.packaging.installation import run
+
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("packaging")]
 
 VERSION = importlib.metadata.version("agentctx-sdk")
-
-
-@pytest.fixture(scope="session")
-def built(root_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with wheel and sdist, built from a copy of the checkout's tracked kind of files."""
-    source = tmp_path_factory.mktemp("source") / "project"
-    kept_out = shutil.ignore_patterns(
-        ".git", ".venv", "out", "build", "dist", "*.egg-info", "__pycache__", ".*_cache", ".hypothesis"
-    )
-    shutil.copytree(root_dir, source, ignore=kept_out, symlinks=True)
-    out = tmp_path_factory.mktemp("dist")
-    # The sdist is made first and the wheel from it, so that a file that only the checkout has is missed here.
-    subprocess.run(
-        [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(out), str(source)],
-        check=True,
-        capture_output=True,
-    )
-    return out
-
-
-@pytest.fixture(scope="session")
-def wheel(built: Path) -> Path:
-    [path] = built.glob("*.whl")
-    return path
-
-
-@pytest.fixture(scope="session")
-def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The Python of a fresh environment that has the wheel."""
-    home = tmp_path_factory.mktemp("installed")
-    venv.create(home, with_pip=False, symlinks=True)
-    python = home / "bin" / "python"
-    subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "pip",
-            "--python",
-            str(python),
-            "install",
-            "--quiet",
-            "--no-deps",
-            "--no-index",
-            str(wheel),
-        ],
-        check=True,
-    )
-    [site] = home.glob("lib/python*/site-packages")
-    # A plain path, not a site folder: the .pth file of an editable installation there has no effect.
-    (site / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
-    return python
-
-
-def run(python: Path, *arguments: str, cwd: Path) -> str:
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    environment["PATH"] = f"{python.parent}{os.pathsep}{environment['PATH']}"
-    done = subprocess.run(
-        arguments, cwd=cwd, env=environment, capture_output=True, text=True, check=False, timeout=300
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
 
 
 def test_contents_of_the_wheel(wheel: Path) -> None:
@@ -92,7 +26,8 @@ def test_contents_of_the_wheel(wheel: Path) -> None:
     assert "agentctx/py.typed" in names
     assert "agentctx_engine/py.typed" in names
     assert any(name.endswith("licenses/LICENSE") for name in names)
-    assert not [name for name in names if "test" in Path(name).name and name.endswith(".py")]
+    tests = re.compile(r"(?<![a-z])tests?(?![a-z])|conftest")  # and not the plugin for pytest
+    assert not [name for name in names if tests.search(Path(name).name) and name.endswith(".py")]
     assert wheel.stat().st_size < 5_000_000
 
 
