@@ -207,6 +207,13 @@ def test_what_cannot_be_kept_is_said(tmp_path: Path, saved: Path) -> None:
         small.restore(saved)
 
 
+def test_an_engine_that_reuses_nothing_says_so(saved: Path) -> None:
+    with engine_of(prefix_cache="none") as engine:
+        for call in (lambda: engine.save(PREFIX[:32], saved), lambda: engine.restore(saved)):
+            with pytest.raises(SnapshotError, match="reuses nothing"):
+                call()
+
+
 def test_a_snapshot_belongs_to_its_salt(tmp_path: Path) -> None:
     with engine_of() as engine:
         engine.save(PREFIX[:64], tmp_path / "a", cache_salt="a")

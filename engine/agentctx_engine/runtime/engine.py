@@ -17,7 +17,7 @@ from agentctx_engine.memory.prefix_cache import Match, PrefixCache
 from agentctx_engine.runtime import snapshots
 from agentctx_engine.runtime.build import build_core
 from agentctx_engine.runtime.config import EngineConfig
-from agentctx_engine.runtime.errors import PromptTooLongError, RequestError
+from agentctx_engine.runtime.errors import PromptTooLongError, RequestError, SnapshotError
 from agentctx_engine.runtime.handle import GenerationHandle
 from agentctx_engine.runtime.kv_store import TokenArray
 from agentctx_engine.runtime.loop import EngineLoop
@@ -165,7 +165,7 @@ class Engine:
         place: a ``Path``, or the plain name of a file in ``snapshot_dir``. Replaced at once, and only when it is whole.
         Saves whole blocks, or every token with ``token_granular``. Raises ``SnapshotError``, ``RequestError``.
         """
-        path = snapshots.snapshot_path(place, self.config.snapshot_dir)
+        path = self._snapshot_path(place)
         core, tokens = self._core, self._check(prefix, SamplingParams(max_tokens=1))
         # It also puts the prefix last in the order of eviction.
         self.generate(tokens, SamplingParams(max_tokens=1), cache_salt=cache_salt)
@@ -179,7 +179,7 @@ class Engine:
         Raises ``SnapshotError`` if a byte is wrong, or if it was written by another model, dtype or version or under
         another salt; ``EngineMemoryError`` if the pool has no room.
         """
-        path = snapshots.snapshot_path(place, self.config.snapshot_dir)
+        path = self._snapshot_path(place)
         core = self._core
         snapshot = read_snapshot(path, snapshots.comparable_identity(self.model))
         snapshots.check_salt(path, snapshot, cache_salt)
@@ -206,6 +206,13 @@ class Engine:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await asyncio.to_thread(self.close)  # it waits for the step that runs
+
+    def _snapshot_path(self, place: str | Path) -> Path:
+        if self.config.prefix_cache == "none":
+            raise SnapshotError(
+                "an engine with prefix_cache='none' reuses nothing: there is nothing to save or restore"
+            )
+        return snapshots.snapshot_path(place, self.config.snapshot_dir)
 
     def _check(self, prompt: Prompt, params: SamplingParams) -> TokenArray:
         tokens = check_prompt(prompt, self.model.config.vocab_size, self.max_context)
