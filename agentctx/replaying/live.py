@@ -8,13 +8,11 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from urllib.parse import urlsplit
 
-import httpx
 import numpy as np
 
 from agentctx.backends.backend import (
     Backend,
     BackendError,
-    BadResponse,
     ConnectionFailed,
     Options,
     TimedOut,
@@ -22,6 +20,7 @@ from agentctx.backends.backend import (
 from agentctx.backends.http import HttpBackend
 from agentctx.backends.llama_server import LlamaCompletion, LlamaServer
 from agentctx.backends.openai_chat import OpenAIChat
+from agentctx.backends.served_models import first_model
 from agentctx.caches.model import Arrival, CacheModel
 from agentctx.caches.registry import parse_cache, read_spec
 from agentctx.errors import UsageError
@@ -219,7 +218,7 @@ def _openai_style(
     if not base.endswith("/v1"):
         base += "/v1"
     headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
-    adapter = OpenAIChat(_first_model(base, headers))
+    adapter = OpenAIChat(first_model(base, headers))
     backend = stack.enter_context(HttpBackend(adapter, base, headers=headers, timeout=timeout))
     notes = [f"{given}: not given, so {taken} is assumed" for given, taken, known in (
         ("--cache", DEFAULT_CACHE, cache), ("--layout", DEFAULT_LAYOUT, layout),
@@ -232,16 +231,3 @@ def _openai_style(
         options=options,
         notes=tuple(notes),
     )
-
-
-def _first_model(base: str, headers: dict[str, str]) -> str:
-    try:
-        answer = httpx.get(f"{base}/models", headers=headers, timeout=30.0)
-        model = answer.raise_for_status().json()["data"][0]["id"]
-    except httpx.TransportError as error:
-        raise ConnectionFailed(f"can't connect to {base}: {error}; is the server running?") from error
-    except (httpx.HTTPStatusError, ValueError, LookupError, TypeError) as error:
-        raise BadResponse(
-            f"{base}/models did not list a model; is this the address of an OpenAI-style server or a llama-server?"
-        ) from error
-    return str(model)
