@@ -28,7 +28,8 @@ differently from the others. `agentctx check template FILE` tries a template wit
 
 The table shows {count} templates of current models. *From call to call*: does every prompt of the battery's conversations (chat, tools one
 after another, parallel calls, results one by one, reasoning in a tool loop and then a new user message, reasoning inside the content,
-white space, arguments beyond ASCII) begin with the whole prompt of the call before? *What breaks*: what the template did to text it had
+white space, arguments beyond ASCII) begin with the whole prompt of the call before? (A generation
+prompt that got no reply because another result came first is no break.) *What breaks*: what the template did to text it had
 printed before, with the line that is to blame, the most frequent first:
 
 - *template made*: the generation prompt isn't what the stored reply begins with, as when it opens a thinking block that stored replies don't have;
