@@ -47,8 +47,6 @@ class GenerationResult:
     computed_tokens: (
         int  # prompt tokens that were run; cached + computed = prompt, unless it was cancelled before
     )
-    host_tokens: int  # of the cached tokens, those that came back from host memory
-    disk_tokens: int  # … and from disk
     recomputed_tokens: int  # tokens run again because preemption had taken their blocks
     lost: tuple[tuple[Lost, int], ...]  # why the others were not reused at the first admission
     seed: int
@@ -57,6 +55,8 @@ class GenerationResult:
     time_to_first_token: float | None  # from arrival
     time_per_token: float | None  # mean over the longest sample, after its first token
     total_time: float
+    host_tokens: int = 0  # of the cached tokens, those that came back from host memory
+    disk_tokens: int = 0  # … and from disk
 
     @property
     def token_ids(self) -> tuple[int, ...]:
