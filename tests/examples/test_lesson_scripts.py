@@ -11,7 +11,7 @@ import pytest
 
 from tests.conftest import require
 from tests.real.llama_server import LlamaServer
-from tests.real.tiny_gguf import write_full_attention
+from tests.real.tiny_gguf import write_full_attention, write_sliding_window
 
 FIGURES = {
     "01": ["500 tokens: rejected", "8192 slots reserved, 2350 stored, 28.7%", "1892 slots free, in gaps of [600, 400, 892]", "900 slots: rejected"],
@@ -34,6 +34,14 @@ FIGURES = {
         "90         10       10         80",
         "112         10       10        102",
         "tokens processed: 283",
+    ],
+    "11": ["saved 748 tokens: 765,952 bytes of keys and values, 1,024 a token", "a new process restored 748 tokens", "a prompt of 753: 748 cached, 5 computed", "the same answer as without the file: True", "93.5 MiB, 32.7 ms at 3 GB/s"],
+    "12": [
+        "cells of a local layer: 768",
+        "no checkpoints          1841        0      1841", "no checkpoints           354        0       354",
+        "default                 1841        0      1841", "default                  354        0       354",
+        "--swa-full              1841        0      1841", "--swa-full               354      350         4",
+        "[(557, 1324), (1069, 1836)]", "must begin at 222", "of 1844 tokens: 1841 cached",
     ],
     "13": ["append-only                  10000       2400     400        10000", "keep-last:5                  34000       2400    2000         4000", "summarize-at:13,12,300       10300       2400     700         5500"],
 }  # fmt: skip
@@ -70,6 +78,20 @@ def test_the_slot_cache_of_a_real_llama_server(root_dir: Path, tmp_path: Path) -
     model = write_full_attention(tmp_path / "tiny.gguf")
     with LlamaServer(model, n_parallel=1, n_ctx=1024, cache_ram_mib=0) as server:
         assert_figures(run(script_of(root_dir, "10"), server.url), "10")
+
+
+@pytest.mark.real
+@pytest.mark.parametrize(("swa_full", "cache_n"), [(False, 0), (True, 350)])
+def test_the_sliding_window_of_a_real_llama_server(
+    swa_full: bool, cache_n: int, root_dir: Path, tmp_path: Path
+) -> None:
+    require(importlib.util.find_spec("xllamacpp") is not None, "the package xllamacpp (a real llama-server)")
+    model = write_sliding_window(tmp_path / "window-128.gguf", window=128)
+    with LlamaServer(model, n_parallel=1, n_ctx=4096, cache_ram_mib=0, swa_full=swa_full) as server:
+        output = run(script_of(root_dir, "12"), server.url)
+    assert_figures(output, "12")
+    observed = [line.split() for line in output[output.index("observed at") :].splitlines()[1:]]
+    assert observed == [["1841", "0", "1841"], ["354", str(cache_n), str(354 - cache_n)]]
 
 
 def test_every_script_is_tested(root_dir: Path) -> None:
