@@ -52,8 +52,8 @@ class Grown:
         again = have - kept
         same = (
             end >= have
-            and np.array_equal(self.ids[kept:], ids[:again])
-            and np.array_equal(self.starts[kept:], starts[:again])
+            and bool((self.ids[kept:] == ids[:again]).all())
+            and bool((self.starts[kept:] == starts[:again]).all())
         )
         if same and self.room.take(have, end):
             room = self.room

@@ -38,30 +38,36 @@ def encode(tokenizer: Tokenizer, text: str) -> Encoded:
     return Encoded(text, Grown.of(*tokenizer.encode_placed(text)))
 
 
-def encode_further(tokenizer: Tokenizer, text: str, previous: Encoded | None) -> tuple[Encoded, int]:
-    """Encode ``text``, taking over from ``previous`` what both share.
+def encode_further(
+    tokenizer: Tokenizer, text: str, previous: Encoded | None, known: int = 0
+) -> tuple[Encoded, int]:
+    """Encode ``text``, taking over from ``previous`` what both share. ``known``: characters of which one knows that they do.
 
     Returns the tokens and the character from which on they were encoded anew.
     """
     if previous is None:
         return encode(tokenizer, text), 0
-    shared = common_text_length(previous.text, text)
+    shared = common_text_length(previous.text, text, known)
     if shared == len(text) == len(previous.text):
         return previous, shared
     cut = tokenizer.cut(text, shared)
     if cut <= 0:
         return encode(tokenizer, text), 0
-    kept = int(np.searchsorted(previous.starts, np.int32(cut)))  # of one type: else all places are converted
+    kept = int(previous.starts.searchsorted(np.int32(cut)))  # of one type: else all places are converted
     ids, starts = tokenizer.encode_placed(text[cut:])
     return Encoded(text, previous.tokens.extended(kept, ids, starts + np.int32(cut))), cut
 
 
-def common_text_length(left: str, right: str) -> int:
-    """Length of the longest common prefix of two strings, in characters."""
+def common_text_length(left: str, right: str, known: int = 0) -> int:
+    """Length of the longest common prefix of two strings, in characters. ``known``: a length at which they are known to be equal."""
     limit = min(len(left), len(right))
-    if left[:limit] == right[:limit] if len(left) != limit else right.startswith(left):
+    if (
+        right.startswith(left)
+        if known == 0 and len(left) == limit
+        else left[known:limit] == right[known:limit]
+    ):
         return limit
-    start, step = 0, 4096
+    start, step = known, 4096
     while left[start : start + step] == right[start : start + step]:
         start, step = start + step, step * 2
     low, high = start, min(start + step, limit)

@@ -238,10 +238,11 @@ class ServerTemplateRenderer:
             )
         encoded, _ = encode_further(self.tokenizer, text, before.encoded if before else None)
         runs = list(attributed(request, text, own))
+        spans, _ = map_spans(request, runs, 0, len(text), encoded.starts)
         return Prompt(
             token_ids=encoded.ids,
             text=text,
-            spans=map_spans(request, runs, 0, len(text), encoded.starts),
+            spans=spans,
             request=request,
             exact=self.tokenizer.exact,
             starts=encoded.starts,

@@ -25,7 +25,7 @@ Run = tuple[int, int, Source]
 class Mapped:
     """Spans that are already known. ``unchanged``: characters up to which text, tokens and their places are the same.
 
-    ``tail``: place of the first span of the tail, or behind all spans.
+    ``tail``: place of the first span of the tail, or behind all spans. ``same_runs``: leading runs that are known to be the new ones.
     """
 
     request: Request
@@ -34,6 +34,7 @@ class Mapped:
     spans: tuple[Span, ...]
     unchanged: int
     tail: int
+    same_runs: int = 0
 
 
 def zone_of(request: Request, index: int) -> Zone:
@@ -52,34 +53,31 @@ def map_spans(
     text_length: int,
     starts: CharStarts,
     known: Mapped | None = None,
-) -> tuple[Span, ...]:
-    """Spans that cover the text. ``runs`` count from ``offset``; a token that reaches over two spans belongs to the first.
+) -> tuple[tuple[Span, ...], int]:
+    """Spans that cover the text, and the place of the first one of the tail, or behind all.
 
-    Runs that touch and have one source are one span; the text between runs is the template's.
+    ``runs`` count from ``offset``; a token that reaches over two spans belongs to the first. Runs that touch and have one source are one
+    span; the text between runs is the template's.
     """
     kept: tuple[Span, ...] = ()
+    made: list[Span] = []
     run = 0
     if known is not None and known.offset == offset and _same_layout(known.request, request):
-        kept, run = _kept_spans(known, runs, offset)
-        kept = _rezoned(kept, known.request, request, known.tail)
-    char, token = (kept[-1].char_end, kept[-1].end) if kept else (0, 0)
+        count, run = _kept_spans(known, runs, offset)
+        # Only a log that got shorter can change what stood before the tail.
+        first = min(known.tail, count) if len(request.messages) >= len(known.request.messages) else 0
+        kept = known.spans[:first]
+        made = _rezoned(known.spans[first:count], known.request, request)
+    last = made[-1] if made else kept[-1] if kept else None
+    char, token = (last.char_end, last.end) if last else (0, 0)
     pieces = _pieces(runs, run, offset, char, text_length)
-    ends = token + np.searchsorted(starts[token:], np.array([end for end, _ in pieces], dtype=np.int32))
-    made = []
+    ends = token + starts[token:].searchsorted(np.array([end for end, _ in pieces], dtype=np.int32))
     for (char_end, source), end in zip(pieces, ends.tolist(), strict=True):
         zone, item, name = _place(request, source)
         made.append(Span(token, end, char, char_end, zone, item, name))
         char, token = char_end, end
-    return kept + tuple(made)
-
-
-def tail_start(request: Request, spans: tuple[Span, ...], known: Mapped | None = None) -> int:
-    """Place of the first span of the tail, or behind all spans. Spans that ``known`` has before its own are not looked at."""
-    # Only a log that got shorter can have brought something of them into the tail.
-    first = 0
-    if known is not None and _grew(known.request, request):
-        first = min(known.tail, common_start(known.spans, spans))
-    return next((i for i in range(first, len(spans)) if spans[i].zone == "tail"), len(spans))
+    tail = next((i for i, span in enumerate(made) if span.zone == "tail"), len(made))
+    return kept + tuple(made), len(kept) + tail
 
 
 def _pieces(
@@ -110,10 +108,6 @@ def _place(request: Request, source: Source | None) -> tuple[Zone, int | None, s
     return "tail" if newest else zone_of(request, index), index, name
 
 
-def _grew(old: Request, new: Request) -> bool:
-    return len(new.messages) >= len(old.messages)
-
-
 def _same_layout(old: Request, new: Request) -> bool:
     def system_first(request: Request) -> bool:
         return bool(request.messages) and request.messages[0].role == "system"
@@ -121,9 +115,9 @@ def _same_layout(old: Request, new: Request) -> bool:
     return old.pinned == new.pinned and system_first(old) == system_first(new)
 
 
-def _kept_spans(known: Mapped, runs: Sequence[Run], offset: int) -> tuple[tuple[Span, ...], int]:
-    """Leading spans that stay as they are, and the first run behind them."""
-    same = common_start(known.runs, runs)
+def _kept_spans(known: Mapped, runs: Sequence[Run], offset: int) -> tuple[int, int]:
+    """Number of leading spans that stay where they are, and the first run behind them."""
+    same = common_start(known.runs, runs, known.same_runs)
     limit = known.unchanged
     for side in (known.runs, runs):
         if same < len(side):
@@ -132,13 +126,13 @@ def _kept_spans(known: Mapped, runs: Sequence[Run], offset: int) -> tuple[tuple[
     # The last one may go on in the new text, and a piece of it may be a run of its own.
     count = max(0, count - 1)
     end = known.spans[count - 1].char_end if count else 0
-    return known.spans[:count], bisect_right(runs, end - offset, hi=same, key=lambda run: run[1])
+    return count, bisect_right(runs, end - offset, hi=same, key=lambda run: run[1])
 
 
-def common_start(old: Sequence[object], new: Sequence[object]) -> int:
-    """How many leading elements of two tuples (or two lists) are equal. Identical ones compare at memory speed."""
+def common_start(old: Sequence[object], new: Sequence[object], known: int = 0) -> int:
+    """How many leading elements of two tuples (or two lists) are equal; ``known`` are. Identical ones compare at memory speed."""
     limit = min(len(old), len(new))
-    start, step = 0, 64
+    start, step = known, 64
     while start < limit and old[start : start + step] == new[start : start + step]:
         start, step = start + step, step * 2
     low, high = start, min(start + step, limit) + 1
@@ -151,17 +145,15 @@ def common_start(old: Sequence[object], new: Sequence[object]) -> int:
     return min(low, limit)
 
 
-def _rezoned(spans: tuple[Span, ...], old: Request, new: Request, tail: int) -> tuple[Span, ...]:
-    """Notes are the tail only of the newest message."""
+def _rezoned(spans: tuple[Span, ...], old: Request, new: Request) -> list[Span]:
+    """The spans with the zones of ``new``: notes are the tail only of the newest message."""
     was, now = len(old.messages) - 1, len(new.messages) - 1
-    if was == now or not any(0 <= i < len(new.messages) and new.messages[i].notes for i in (was, now)):
-        return spans
-    # A log that grew has no span of its new newest message yet: only what was the tail changes.
-    places = range(tail if _grew(old, new) else 0, len(spans))
-    notes = [i for i in places if spans[i].field == "note" and spans[i].item in (was, now)]
     changed = list(spans)
-    for index in notes:
-        item = spans[index].item
-        assert item is not None, "notes belong to messages"
-        changed[index] = replace(spans[index], zone="tail" if item == now else zone_of(new, item))
-    return tuple(changed) if notes else spans
+    if was == now or not any(0 <= i < len(new.messages) and new.messages[i].notes for i in (was, now)):
+        return changed
+    for index, span in enumerate(spans):
+        if span.field == "note" and span.item in (was, now):
+            assert span.item is not None, "notes belong to messages"
+            zone: Zone = "tail" if span.item == now else zone_of(new, span.item)
+            changed[index] = replace(span, zone=zone)
+    return changed

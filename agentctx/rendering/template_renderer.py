@@ -16,7 +16,7 @@ from agentctx.messages import Message, Request
 from agentctx.rendering.incremental import Encoded, encode_further
 from agentctx.rendering.prompt import Prompt, TokenIds
 from agentctx.rendering.sources import DEFAULT, WITH_TOOLS, ModelSource, token_like
-from agentctx.rendering.spans import Mapped, common_start, map_spans, tail_start
+from agentctx.rendering.spans import Mapped, common_start, map_spans
 from agentctx.rendering.special_tokens import SpecialTokens
 from agentctx.rendering.templates.conversation import Converter, Prepared
 from agentctx.rendering.templates.profile import TemplateProfile, read_profile
@@ -112,12 +112,17 @@ class TemplateRenderer:
         prepared = self._prepare(request, state.prepared if state else None)
         rendering = self._rendering(prepared, True, state)
         text, offset = self._begun(rendering.text)
-        encoded, unchanged = encode_further(self.tokenizer, text, state.encoded if state else None)
         known = None
-        if state is not None and previous is not None:
-            runs = state.rendering.runs
-            known = Mapped(previous.request, runs, state.offset, previous.spans, unchanged, state.tail)
-        spans = map_spans(request, rendering.runs, offset, len(text), encoded.starts, known)
+        if state is None or previous is None:
+            encoded, _ = encode_further(self.tokenizer, text, None)
+        else:
+            same = rendering.same_chars + offset if offset == state.offset else 0
+            encoded, unchanged = encode_further(self.tokenizer, text, state.encoded, same)
+            runs, same_runs = state.rendering.runs, rendering.same_runs
+            known = Mapped(
+                previous.request, runs, state.offset, previous.spans, unchanged, state.tail, same_runs
+            )
+        spans, tail = map_spans(request, rendering.runs, offset, len(text), encoded.starts, known)
         return Prompt(
             token_ids=encoded.ids,
             text=text,
@@ -125,7 +130,7 @@ class TemplateRenderer:
             request=request,
             exact=self.tokenizer.exact,
             starts=encoded.starts,
-            state=_State(self, prepared, rendering, encoded, offset, tail_start(request, spans, known)),
+            state=_State(self, prepared, rendering, encoded, offset, tail),
         )
 
     def render_text(self, request: Request, *, add_generation_prompt: bool = True) -> str:
@@ -171,7 +176,7 @@ class TemplateRenderer:
         rendering = self._rendering(prepared, False, state)
         text, offset = self._begun(rendering.text)
         # What is as it was without the reply can't come from it.
-        first = common_start(state.rendering.runs, rendering.runs) if state else 0
+        first = common_start(state.rendering.runs, rendering.runs, rendering.same_runs) if state else 0
         own = [
             (a + offset, b + offset)
             for a, b, source in rendering.runs[first:]
@@ -209,6 +214,7 @@ class TemplateRenderer:
             now=self.now,
             arguments=self._keywords_of(prepared.request),
             previous=state.rendering if state else None,
+            same_messages=prepared.kept if state else 0,
         )
 
     def _keywords_of(self, request: Request) -> dict[str, Any]:

@@ -76,7 +76,11 @@ def replace_surrogates(text: str) -> str:
     """``text`` with each surrogate, which UTF-8 can't carry, replaced by U+FFFD: character for character, so that places stay."""
     if text.isascii():
         return text
-    return _SURROGATE.sub("\ufffd", text)
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return _SURROGATE.sub("\ufffd", text)
+    return text
 
 
 def byte_starts_to_char_starts(text: str, byte_starts: npt.NDArray[np.int64 | np.int32]) -> CharStarts:
@@ -112,23 +116,27 @@ class TiktokenTokenizer:
         return lengths
 
     def encode(self, text: str) -> TokenIds:
-        ids = self.encoding.encode(replace_surrogates(text), allowed_special="all", disallowed_special=())
-        return np.array(ids, dtype=np.int32)
+        return self._encode(replace_surrogates(text))
 
     def encode_ordinary(self, text: str) -> TokenIds:
         return np.array(self.encoding.encode_ordinary(replace_surrogates(text)), dtype=np.int32)
 
     def encode_placed(self, text: str) -> tuple[TokenIds, CharStarts]:
-        return self._placed(text, self.encode(text))
+        text = replace_surrogates(text)
+        return self._placed(text, self._encode(text))
 
     def place_ordinary(self, text: str) -> tuple[TokenIds, CharStarts]:
-        return self._placed(text, self.encode_ordinary(text))
+        text = replace_surrogates(text)
+        return self._placed(text, np.array(self.encoding.encode_ordinary(text), dtype=np.int32))
+
+    def _encode(self, text: str) -> TokenIds:
+        """Ids of a text without surrogates."""
+        ids = self.encoding.encode_to_numpy(text, allowed_special="all", disallowed_special=())
+        return ids.astype(np.int32)
 
     def _placed(self, text: str, ids: TokenIds) -> tuple[TokenIds, CharStarts]:
         lengths = self._lengths[ids]
-        return ids, byte_starts_to_char_starts(
-            replace_surrogates(text), lengths.cumsum(dtype=np.int32) - lengths
-        )
+        return ids, byte_starts_to_char_starts(text, lengths.cumsum(dtype=np.int32) - lengths)
 
     def cut(self, text: str, limit: int) -> int:
         return max(self._special.last_start(text, limit), 0)

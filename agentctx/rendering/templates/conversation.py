@@ -16,11 +16,15 @@ from agentctx.rendering.tokenizer import replace_surrogates
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A request in the template's form. ``request`` is kept to find out what the next one shares with it."""
+    """A request in the template's form. ``request`` is kept to find out what the next one shares with it.
+
+    ``kept``: leading messages that are the same objects as in what it was made from.
+    """
 
     request: Request
     conversation: Conversation
     origins: tuple[dict[int, Source], ...]  # per message, so that a shortened log forgets what it dropped
+    kept: int = 0
 
 
 class Converter:
@@ -49,7 +53,7 @@ class Converter:
             conversation = self._extended(previous, messages, origins, kept)
         else:
             conversation = self._with_tools(request.tools, messages, origins)
-        return Prepared(request, conversation, tuple(origins))
+        return Prepared(request, conversation, tuple(origins), kept)
 
     def _extended(
         self, previous: Prepared, messages: list[dict[str, Any]], origins: list[dict[int, Source]], kept: int

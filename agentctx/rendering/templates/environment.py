@@ -19,7 +19,7 @@ from jinja2.ext import Extension, LoopControlExtension
 from jinja2.parser import Parser
 from jinja2.runtime import Context, Macro, Undefined
 from jinja2.sandbox import ImmutableSandboxedEnvironment, SandboxedEnvironment, is_internal_attribute
-from jinja2.utils import Namespace
+from jinja2.utils import Namespace, missing
 from jinja2.visitor import NodeTransformer
 
 from agentctx.errors import RenderError
@@ -32,6 +32,11 @@ LEFT_OUT = ("pprint", "random", "urlize", "wordwrap", "xmlattr")
 # Filters whose names no template can write: the hooks that the compiler puts in.
 RESUME, ITERATE, JOIN, COMPARE, BOUND, SLICE, FOLLOW = (
     f"agentctx {name}" for name in ("resume", "iterate", "join", "compare", "bound", "slice", "follow")
+)
+
+_DICT_ATTRIBUTES = frozenset(dir(dict))
+_LOOP_NUMBERS = frozenset(
+    ("first", "last", "index", "index0", "revindex", "revindex0", "length", "depth", "depth0")
 )
 
 
@@ -204,6 +209,16 @@ class _Hooked(SandboxedEnvironment):
         self.globals["namespace"] = _namespace
         self.globals["raise_exception"] = _raise_exception
         self.globals["strftime_now"] = _strftime_now
+
+    def getattr(self, obj: Any, attribute: str) -> Any:
+        # As Jinja's, without asking for attributes that a dict can't have, nor whether what a loop says of itself is safe.
+        kind = type(obj)
+        if kind is dict and attribute not in _DICT_ATTRIBUTES:
+            value = obj.get(attribute, missing)
+            return value if value is not missing else self.undefined(obj=obj, name=attribute)
+        if kind is Loop and attribute in _LOOP_NUMBERS:
+            return getattr(obj, attribute)
+        return super().getattr(obj, attribute)
 
     def unsafe_undefined(self, obj: Any, attribute: str) -> Undefined:
         # Jinja gives an undefined value, which prints as nothing. No template needs these, so we say what is wrong.

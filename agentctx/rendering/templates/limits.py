@@ -52,7 +52,7 @@ _RUN_BYTES = 128  # one origin inside a traced string
 class Meter:
     """Counts what one rendering costs and raises ``LimitError`` when it is too much."""
 
-    __slots__ = ("_deadline", "_input", "_input_bytes", "_steps", "depth", "limits", "made")
+    __slots__ = ("_deadline", "_free", "_input", "_input_bytes", "_steps", "depth", "limits", "made")
 
     def __init__(self, limits: Limits, messages: list[dict[str, object]], tools: object) -> None:
         self.limits = limits
@@ -61,6 +61,7 @@ class Meter:
         self._input = (messages, tools)
         self._input_bytes: int | None = None
         self._steps = 0
+        self._free = limits.bytes_made
         self._deadline = time.thread_time() + limits.seconds + limits.seconds_per_message * len(messages)
 
     def step(self) -> None:
@@ -80,6 +81,15 @@ class Meter:
             self.limits.bytes_made, self.limits.bytes_made_per_input_byte
         ):
             raise LimitError(f"the template makes more than {self.limits.bytes_made} bytes of values")
+
+    def spend(self, size: int) -> None:
+        """``step`` and ``charge`` at once: most operations are one step that makes little."""
+        steps, made = self._steps + 1, self.made + size
+        if steps % _CLOCK_EVERY and size < 1 << 16 and made <= self._free:
+            self._steps, self.made = steps, made
+        else:
+            self.step()
+            self.charge(size)
 
     def check_output(self, size: int) -> None:
         """``size`` characters of output in all."""

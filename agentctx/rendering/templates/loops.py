@@ -155,9 +155,13 @@ class Boundary:
 
 @dataclass(slots=True)
 class LoopRecord:
-    """One top-level loop of a rendering: what went in, and the state at each boundary that was passed."""
+    """One top-level loop of a rendering: what went in, and the state at each boundary that was passed.
+
+    ``offset``: index of the first item in the conversation when the items are its messages from there on, else -1.
+    """
 
     items: list[Any]
+    offset: int
     names: Mapping[str, Any]
     entry: tuple[dict[str, Any], ...]
     start_char: int
@@ -278,12 +282,12 @@ def same_value(old: Any, new: Any, places: Mapping[int, int]) -> bool:
     return not isinstance(old, Messages) and surely_equal(old, new)
 
 
-def leading_same(old: list[Any], new: list[Any]) -> int:
-    """Number of leading elements that are the same objects, or equal plain values."""
+def leading_same(old: list[Any], new: list[Any], known: int = 0) -> int:
+    """Number of leading elements that are the same objects, or equal plain values; ``known`` are."""
     limit = min(len(old), len(new))
-    if all(map(is_, old, new)):
+    if all(map(is_, old[known:], new[known:])):
         return limit
-    same = 0
+    same = known
     while same < limit:
         left, right = old[same], new[same]
         if left is not right and not (
@@ -294,12 +298,14 @@ def leading_same(old: list[Any], new: list[Any]) -> int:
     return same
 
 
-def resume_at(old: LoopRecord, items: list[Any], same_messages: int, all_same: bool) -> int:
+def resume_at(old: LoopRecord, new: LoopRecord, same_messages: int, all_same: bool) -> int:
     """Number of passes that need not be made again.
 
     ``same_messages``: leading messages that are the same objects in both renderings; ``all_same``: the lists are equal.
     """
-    same = leading_same(old.items, items)
+    items = new.items
+    known = max(0, same_messages - new.offset) if old.offset == new.offset >= 0 else 0
+    same = leading_same(old.items, items, known)
     equal_length = len(old.items) == len(items)
     for count in range(min(same, len(old.boundaries) - 1), 0, -1):
         reach, peek, all_read, length_read = old.boundaries[count].watched

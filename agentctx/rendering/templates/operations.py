@@ -6,13 +6,14 @@ import json
 import types
 from collections.abc import Callable, Iterable, Iterator, Sized
 from contextvars import ContextVar
-from functools import update_wrapper
+from functools import lru_cache, update_wrapper
 from typing import TYPE_CHECKING, Any
 
 from jinja2.exceptions import SecurityError
 from markupsafe import Markup
 
 from agentctx.rendering.templates.comparing import (
+    COMPARISONS,
     charge_arguments,
     charge_comparison,
     compare,
@@ -23,6 +24,7 @@ from agentctx.rendering.templates.limits import PIECE_BYTES, LimitError, Meter, 
 from agentctx.rendering.templates.loops import Messages, Passes
 from agentctx.rendering.templates.tracing import (
     Traced,
+    added,
     changed,
     cut,
     joined,
@@ -34,6 +36,8 @@ from agentctx.rendering.templates.tracing import (
 
 if TYPE_CHECKING:
     from agentctx.rendering.templates.template import RenderRun
+
+_STRINGS = (str, Traced)  # what most operands are; Markup goes its own way
 
 RUN: ContextVar[RenderRun] = ContextVar("agentctx_template_run")
 
@@ -47,6 +51,9 @@ def current_run() -> RenderRun:
 def binary(operator: str, left: Any, right: Any, plain: Callable[[Any, Any], Any]) -> Any:
     """A binary operator: sized before it is done."""
     meter = RUN.get().meter
+    if operator == "+" and type(left) in _STRINGS and type(right) in _STRINGS:
+        meter.spend(size_of(left) + size_of(right))
+        return added(left, right)
     meter.step()
     if operator == "%" and isinstance(left, str):
         return percent(left, right, meter)
@@ -117,7 +124,11 @@ def escaped_later(value: Any) -> str:
 
 def compared(left: Any, operation: str, right: Any) -> Any:
     """One comparison."""
-    return compare(left, operation, right, RUN.get().meter)
+    meter = RUN.get().meter
+    if type(left) in _STRINGS and type(right) in _STRINGS:
+        meter.spend(size_of(right) >> 3)  # as ``charge_comparison``
+        return COMPARISONS[operation](left, right)
+    return compare(left, operation, right, meter)
 
 
 def bounded(value: Any) -> Any:
@@ -189,7 +200,7 @@ def metered_generator(values: Iterator[Any]) -> Iterator[Any]:
 
 def resume_loop(values: Any, number: int) -> Passes:
     """The items of top-level loop ``number``."""
-    return RUN.get().begin_loop(number, listed(values))
+    return RUN.get().begin_loop(number, listed(values), values.offset if type(values) is Messages else -1)
 
 
 # ---------------------------------------------------------------------------------------------------------------- filters
@@ -207,12 +218,6 @@ def tojson(
     if isinstance(separators, list):
         separators = tuple(separators)
     _check_json_options(meter, indent, separators)
-    options: dict[str, Any] = {
-        "ensure_ascii": ensure_ascii,
-        "indent": indent,
-        "separators": separators,
-        "sort_keys": sort_keys,
-    }
     key = (id(value), ensure_ascii, indent, separators, sort_keys)
     known = run.json_texts.get(key)
     if known is not None:
@@ -223,11 +228,28 @@ def tojson(
     meter.charge(size * (6 + wide // 4))
     if isinstance(value, Messages):
         value = list(value)
-    text = json.dumps(value, **options, default=list if run.template.relaxed else None)
-    made = traced_json(value, text, run.origins, options) if run.traced else text
+    # Separators are the template's own and may be large: nothing keeps them.
+    writer = _json_writer if separators is None else _json_writer.__wrapped__
+    write = writer(bool(ensure_ascii), indent, separators, bool(sort_keys), run.template.relaxed)
+    text = write(value)
+    made = traced_json(value, text, run.origins, write, sort_keys) if run.traced else text
     if id(value) in run.kept:
         run.json_texts[key] = made
     return made
+
+
+@lru_cache(maxsize=64)
+def _json_writer(
+    ensure_ascii: bool, indent: int | None, separators: tuple[str, str] | None, sort_keys: bool, relaxed: bool
+) -> Callable[[Any], str]:
+    """``json.dumps`` with these options. ``relaxed``: what JSON doesn't have is written as a list, if it can be one."""
+    return json.JSONEncoder(
+        ensure_ascii=ensure_ascii,
+        indent=indent,
+        separators=separators,
+        sort_keys=sort_keys,
+        default=list if relaxed else None,
+    ).encode
 
 
 def _check_json_options(meter: Meter, indent: object, separators: object) -> None:

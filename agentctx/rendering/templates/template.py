@@ -82,7 +82,10 @@ class Conversation:
 
 @dataclass(frozen=True, slots=True)
 class Rendering:
-    """The text a template wrote, the origins of its parts, and what is needed to go on from there."""
+    """The text a template wrote, the origins of its parts, and what is needed to go on from there.
+
+    ``same_chars``, ``same_runs``: how much of both, at the beginning, is known to be as in the rendering before; the rest may be too.
+    """
 
     text: str
     runs: list[Run]
@@ -91,6 +94,20 @@ class Rendering:
     namespaces: list[Namespace]
     now: datetime
     template: ChatTemplate
+    same_chars: int = 0
+    same_runs: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """A part of the previous rendering: its characters and runs there, its places among the pieces and runs of the new one."""
+
+    start: int
+    chars: int
+    first_run: int
+    runs: int
+    place: int
+    run_place: int
 
 
 class RenderRun:
@@ -102,6 +119,7 @@ class RenderRun:
         conversation: Conversation,
         now: datetime,
         previous: Rendering | None,
+        same_messages: int,
     ) -> None:
         self.template = template
         self.conversation = conversation
@@ -113,6 +131,7 @@ class RenderRun:
         self.meter = Meter(template.limits, conversation.messages, conversation.tools)
         self.watch = Watch()
         self.out: list[str] = []
+        self.taken: Taken | None = None
         self.chars = 0
         self.runs: list[Run] = []
         self.namespaces: list[Namespace] = []
@@ -126,40 +145,38 @@ class RenderRun:
         self.previous = previous if usable else None
         self.same_messages, self.all_same = 0, False
         if self.previous is not None:
-            self._compare_messages(self.previous.conversation.messages)
+            self._compare_messages(self.previous.conversation.messages, same_messages)
 
-    def _compare_messages(self, old: list[dict[str, Any]]) -> None:
+    def _compare_messages(self, old: list[dict[str, Any]], known: int) -> None:
         new = self.conversation.messages
-        same = leading_same(old, new)
+        same = leading_same(old, new, known)
         self.same_messages = same
         self.all_same = same == len(old) == len(new)
 
     def emit(self, piece: str) -> None:
         """Take what the template wrote next."""
-        meter = self.meter
-        meter.step()
-        meter.charge(size_of(piece))
+        self.meter.spend(size_of(piece))
         at = self.chars
         if type(piece) is Traced:
-            self.runs.extend((at + start, at + end, source) for start, end, source in piece.runs)
+            self.runs.extend([(at + start, at + end, source) for start, end, source in piece.runs])
         self.out.append(piece)
         self.chars = at + len(piece)
-        meter.check_output(self.chars)
+        self.meter.check_output(self.chars)
 
     def namespace_states(self) -> tuple[dict[str, Any], ...]:
         return tuple(namespace_contents(namespace) for namespace in self.namespaces)
 
-    def begin_loop(self, number: int, items: list[Any]) -> Passes:
-        """The passes of top-level loop ``number``; text of passes that need not be made again is copied first."""
+    def begin_loop(self, number: int, items: list[Any], offset: int) -> Passes:
+        """The passes of top-level loop ``number``; text of passes that need not be made again is taken over first."""
         assert self.context is not None
         resolve = self.context.resolve_or_missing
         names = {name: resolve(name) for name in self.template.loop_names[number]}
-        record = LoopRecord(items, names, self.namespace_states(), self.chars, len(self.runs))
+        record = LoopRecord(items, offset, names, self.namespace_states(), self.chars, len(self.runs))
         self.loops[number] = record
         old = self.previous.loops.get(number) if self.previous is not None else None
         count = 0
         if old is not None and self._same_entry(old, record):
-            count = resume_at(old, items, self.same_messages, self.all_same)
+            count = resume_at(old, record, self.same_messages, self.all_same)
             if count and not self._skip(old, record, count):
                 count = 0
         return ResumablePasses(items, self, record, count)
@@ -197,14 +214,61 @@ class RenderRun:
             return False
         for namespace, made in zip(self.namespaces, states, strict=True):
             set_namespace(namespace, made)
-        start = old.start_char
-        shift = self.chars - start
+        shift = self.chars - old.start_char
         runs = self.previous.runs[old.start_run : old.start_run + boundary.runs]
+        where = (len(self.out), len(self.runs))
+        self._take(Taken(old.start_char, boundary.chars, old.start_run, boundary.runs, *where))
         self.runs.extend(runs if not shift else [(a + shift, b + shift, source) for a, b, source in runs])
-        self.out.append(self.previous.text[start : start + boundary.chars])
         self.chars += boundary.chars
         new.boundaries = old.boundaries[: count + 1]
         return True
+
+    def _take(self, part: Taken) -> None:
+        """Take over a part of the previous text: the longest one only when all is written, so that it is copied once."""
+        assert self.previous is not None
+        text = self.previous.text
+        later = self.taken
+        if later is None or later.chars < part.chars:
+            self.taken, later = part, later
+            self.out.append("")
+        else:
+            self.out.append(text[part.start : part.start + part.chars])
+            return
+        if later is not None:
+            self.out[later.place] = text[later.start : later.start + later.chars]
+
+    def finished(self) -> Rendering:
+        """What was written."""
+        text, same_chars, same_runs = self._joined()
+        return Rendering(
+            text,
+            self.runs,
+            self.conversation,
+            self.loops,
+            self.namespaces,
+            self.now,
+            self.template,
+            same_chars,
+            same_runs,
+        )
+
+    def _joined(self) -> tuple[str, int, int]:
+        """The text, and how many characters and runs at its beginning are known to be the previous rendering's."""
+        part = self.taken
+        if part is None or self.previous is None:
+            return "".join(self.out), 0, 0
+        old = self.previous
+        head, tail = "".join(self.out[: part.place]), "".join(self.out[part.place :])
+        end = part.start + part.chars
+        if len(head) != part.start or not old.text.startswith(head):
+            return "".join((head, old.text[part.start : end], tail)), 0, 0
+        before = part.run_place
+        same = before == part.first_run and self.runs[:before] == old.runs[:before]
+        same_runs = before + part.runs if same else 0
+        rest = old.text[end:]
+        if tail.startswith(rest):
+            return old.text + tail[len(rest) :], len(old.text), same_runs
+        return old.text[:end] + tail, end, same_runs
 
 
 def _refers_to_rendering(value: Any) -> bool:
@@ -287,7 +351,8 @@ class ChatTemplate:
             self._instrument(tree)
             self.loop_names = hooks.loops
             code = environment.compile(tree, filename=f"<{self.name}>")
-            return MeteredTemplate.from_code(environment, code, environment.make_globals(None))
+            # A plain dict, not Jinja's chain of them: each rendering copies it.
+            return MeteredTemplate.from_code(environment, code, dict(environment.globals))
         except TemplateSyntaxError as error:
             raise RenderError(f"{self.name}:{error.lineno}: not a valid template: {error.message}") from error
         except (RecursionError, MemoryError) as error:
@@ -318,14 +383,17 @@ class ChatTemplate:
         now: datetime,
         arguments: Mapping[str, Any] | None = None,
         previous: Rendering | None = None,
+        same_messages: int = 0,
     ) -> Rendering:
         """Render a conversation; with ``previous``, passes that can't differ are not made again.
 
+        ``same_messages``: leading messages that are known to be the same objects as in ``previous``.
         Raises ``RenderError``: ``TemplateRefusal`` when the template raises, ``LimitError`` over a limit.
         """
         if self.relaxed:
-            conversation = conversation.copied()  # the template may change what it is given
-        run = RenderRun(self, conversation, now, previous)
+            # The template may change what it is given.
+            conversation, same_messages = conversation.copied(), 0
+        run = RenderRun(self, conversation, now, previous, same_messages)
         variables = {
             "messages": Messages(conversation.messages, run),
             "tools": conversation.tools,
@@ -352,7 +420,7 @@ class ChatTemplate:
             raise RenderError(f"{self.name}{self._line(error)}: {what}: {str(error)[:2000]}") from error
         finally:
             RUN.reset(token)
-        return Rendering("".join(run.out), run.runs, conversation, run.loops, run.namespaces, run.now, self)
+        return run.finished()
 
     def render_messages(
         self,

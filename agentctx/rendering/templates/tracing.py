@@ -7,8 +7,7 @@ the characters, and found again by search where it changes their surroundings (J
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from agentctx.rendering.spans import Run, Source
@@ -53,6 +52,16 @@ def joined(parts: Sequence[str]) -> str:
             runs.extend((at + start, at + end, source) for start, end, source in part.runs)
         at += len(part)
     return Traced(text, tuple(runs)) if runs else text
+
+
+def added(left: str, right: str) -> str:
+    """``left + right`` that keeps origins."""
+    text = left + right
+    if type(right) is not Traced:
+        return Traced(text, left.runs) if type(left) is Traced else text
+    at = len(left)
+    moved = tuple([(at + start, at + end, source) for start, end, source in right.runs])
+    return Traced(text, left.runs + moved if type(left) is Traced else moved)
 
 
 def cut(value: Traced, start: int, end: int) -> str:
@@ -114,12 +123,17 @@ def leaves(value: object) -> Iterable[str]:
             yield from leaves(item)
 
 
-def traced_json(value: Any, text: str, origins: Mapping[int, Source], options: dict[str, Any]) -> str:
-    """``text``, the JSON of ``value`` as ``json.dumps`` wrote it, with the origins of what is in it.
+def traced_json(
+    value: Any, text: str, origins: Mapping[int, Source], write: Callable[[Any], str], sort_keys: bool
+) -> str:
+    """``text``, the JSON of ``value`` as ``write`` made it, with the origins of what is in it.
 
     ``origins`` maps ``id()`` of structured values to their source: such a value's whole text is attributed. Strings are
     found as JSON writes them. Both are searched for in the order in which they were written.
     """
+    own = origins.get(id(value))
+    if own is not None:
+        return whole(text, own)
     runs: list[Run] = []
     at = 0
 
@@ -135,13 +149,13 @@ def traced_json(value: Any, text: str, origins: Mapping[int, Source], options: d
     def walk(item: Any) -> None:
         source = origins.get(id(item))
         # Inside an indented text a nested value is indented too, so it is only found where it stands at the left.
-        if source is not None and find(json.dumps(item, **options), source):
+        if source is not None and find(write(item), source):
             return
         if type(item) is Traced:
             for _, _, origin in item.runs[:1]:
-                find(json.dumps(item, **options), origin, inner=1)
+                find(write(item), origin, inner=1)
         elif isinstance(item, Mapping):
-            for key, inside in sorted(item.items()) if options.get("sort_keys") else item.items():
+            for key, inside in sorted(item.items()) if sort_keys else item.items():
                 walk(key)
                 walk(inside)
         elif isinstance(item, list | tuple):
