@@ -18,7 +18,6 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from random import Random
 from time import perf_counter
 
 import numpy as np
@@ -32,7 +31,7 @@ BLOCK = 16
 PROMPT = 100_000
 TURN = 1_000
 SMALL_POOL, LARGE_POOL = 2**10, 2**20
-MOST_ROUNDS = 15_000
+MOST_ROUNDS = 10_000
 AT_ONCE = 16  # blocks of one allocation
 Chains = list[list[bytes]]
 
@@ -330,26 +329,6 @@ def allocate_by_hit(scale: Scale) -> list[Row]:
     return pool_size_rows("a block by a hit", 150 * scale.repetitions, hits, bare_hits, anchors)
 
 
-def same_hits(scale: Scale) -> Row:
-    """The same work in pools of different size: hits of as many blocks as the small pool has, spread over the large."""
-    chains = random_chains(LARGE_POOL // AT_ONCE)
-    count = SMALL_POOL // AT_ONCE
-    # At random: at regular distances they would meet in a few sets of the processor's cache.
-    spread, few = Random(0).sample(chains, count), chains[:count]
-    runs = [
-        hits(full_pools(1, LARGE_POOL, chains), spread),
-        hits(full_pools(1, SMALL_POOL, chains), few),
-    ]
-
-    def once_around(run: Iterator[float]) -> float:
-        return sum(next(run) for _ in range(count)) / count
-
-    # The minimum: a neighbour on this machine empties the processor's cache, and the larger pool has more to fetch.
-    rounds = [partial(once_around, run) for run in runs]
-    large, small = interleaved(5 * scale.repetitions, *rounds)
-    return Row("the same 1,024 blocks by hits, pool of 1M", large, "pool of 1,024", small, 1.3, "≤ 1.3", "")
-
-
 def take_and_give_back(scale: Scale) -> list[Row]:
     """Blocks of a 100,000-token prompt: cold, warm, and given back, without the lookup."""
     tokens = random_tokens(PROMPT, 1)
@@ -384,7 +363,6 @@ ROWS: list[Callable[[Scale], Row | list[Row]]] = [
     allocate_free_block,
     allocate_by_evicting,
     allocate_by_hit,
-    same_hits,
     take_and_give_back,
 ]
 
