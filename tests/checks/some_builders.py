@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import subprocess
@@ -154,6 +155,19 @@ def floods(messages: list[Json]) -> list[Json]:
 
 def spawns(messages: list[Json]) -> list[Json]:
     threading.Thread(target=threading.Event().wait, name="spinner").start()
+    return messages
+
+
+def closes_everything(messages: list[Json]) -> list[Json]:
+    os.closerange(3, 256)
+    while True:
+        time.sleep(1)
+
+
+def scribbles(messages: list[Json]) -> list[Json]:
+    for descriptor in range(3, 64):
+        with contextlib.suppress(OSError):
+            os.write(descriptor, b"{}\n")
     return messages
 
 

@@ -89,6 +89,7 @@ def test_each_flaw_is_found_with_its_line(name: str, code: str, case: str, line:
         ("no_body", "turn 1: it returned a int"),
         ("takes_nothing", "import: it takes no messages"),
         ("huge", "turn 1: it returned a request of more than 32 MiB"),
+        ("scribbles", "it wrote into a file descriptor that isn't its own"),
         ("NUMBER", "import: some_builders:NUMBER is a int, not a callable"),
         ("nothing", "import: module some_builders has no nothing"),
     ],
@@ -100,7 +101,7 @@ def test_what_can_t_be_evaluated_is_said(name: str, message: str) -> None:
     assert message in error.message
 
 
-@pytest.mark.parametrize("name", ["endless", "floods", "leaves_children"])
+@pytest.mark.parametrize("name", ["endless", "floods", "leaves_children", "closes_everything"])
 def test_what_never_ends_is_killed_in_time(name: str) -> None:
     before = _sleepers()
     start = time.monotonic()

@@ -109,6 +109,19 @@ def run_builder(place: Place, scenario: Scenario, setting: Setting) -> Run:
     """Run it over the scenario. Never raises for what the builder does; ``Run.failure`` says it."""
     if os.name != "posix":
         raise UsageError("builders can be checked on POSIX systems only (process groups)")
+    run = Run()
+    with _started(place, setting) as (child, reading):
+        outputs = [_Kept(stream) for stream in (child.stdout, child.stderr) if stream is not None]
+        _send(child, _job(place, scenario, setting))
+        _collect(child, reading, run, place.timeout)
+    run.printed, errors = (output.text() for output in outputs)
+    run.detail = run.detail or errors.strip()
+    return run
+
+
+@contextmanager
+def _started(place: Place, setting: Setting) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
+    """The process, and the descriptor on which its records arrive. At the end it is killed, whatever it does."""
     reading, writing = os.pipe()
     environment = {
         **os.environ,
@@ -120,29 +133,25 @@ def run_builder(place: Place, scenario: Scenario, setting: Setting) -> Run:
     }
     environment.pop("PYTHONSAFEPATH", None)
     try:
-        child = subprocess.Popen(
-            [sys.executable, "-P", "-c", _START, str(writing), str(_ROOT)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            cwd=setting.cwd or place.root,
-            env=environment,
-            pass_fds=(writing,),
-            start_new_session=True,
-        )
-    finally:
-        os.close(writing)
-    outputs = [_Kept(stream) for stream in (child.stdout, child.stderr) if stream is not None]
-    run = Run()
-    try:
-        _send(child, _job(place, scenario, setting))
-        _collect(child, reading, run, time.monotonic() + place.timeout, place.timeout, scenario)
+        try:
+            child = subprocess.Popen(
+                [sys.executable, "-P", "-c", _START, str(writing), str(_ROOT)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                cwd=setting.cwd or place.root,
+                env=environment,
+                pass_fds=(writing,),
+                start_new_session=True,
+            )
+        finally:
+            os.close(writing)
+        try:
+            yield child, reading
+        finally:
+            _end(child)
     finally:
         os.close(reading)
-        _end(child)
-    run.printed, errors = (output.text() for output in outputs)
-    run.detail = run.detail or errors.strip()
-    return run
 
 
 def _job(place: Place, scenario: Scenario, setting: Setting) -> bytes:
@@ -173,16 +182,10 @@ def _send(child: subprocess.Popen[bytes], job: bytes) -> None:
     threading.Thread(target=write, daemon=True).start()
 
 
-def _collect(
-    child: subprocess.Popen[bytes],
-    reading: int,
-    run: Run,
-    deadline: float,
-    timeout: float,
-    scenario: Scenario,
-) -> None:
+def _collect(child: subprocess.Popen[bytes], reading: int, run: Run, timeout: float) -> None:
     """Read records until the last one, the end of the process, or the deadline."""
     rest, size, ended = b"", 0, False
+    deadline = time.monotonic() + timeout
     with selectors.DefaultSelector() as selector:
         selector.register(reading, selectors.EVENT_READ)
         while True:
@@ -206,9 +209,11 @@ def _collect(
             if ended and not chunk:
                 run.failure = f"{where}: the process ended by itself ({_how(child.returncode)})"
                 return
-            ended = child.poll() is not None or (bool(ready) and not chunk)
-            if ended and child.poll() is None and not chunk:
-                child.wait(max(0.0, deadline - time.monotonic())) if time.monotonic() < deadline else None
+            closed = bool(ready) and not chunk
+            if closed:  # nothing more will come, although the process may go on
+                with suppress(subprocess.TimeoutExpired):
+                    child.wait(max(0.0, deadline - time.monotonic()))
+            ended = child.poll() is not None
 
 
 def _take(record: dict[str, Any], run: Run) -> bool:
