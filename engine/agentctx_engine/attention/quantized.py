@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 KvKind = Literal["int8", "fp8"]
-_LARGEST = {"int8": 127.0, "fp8": 448.0}
+LARGEST = {"int8": 127.0, "fp8": 448.0}
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class Packing:
     def pack(self, blocks: Tensor) -> Tensor:
         """[2, blocks, block_size, kv_heads, head_dim] → [2, blocks, row_bytes]."""
         full = blocks.float()
-        scales = full.abs().amax(dim=(2, 4)) / _LARGEST[self.kind]
+        scales = full.abs().amax(dim=(2, 4)) / LARGEST[self.kind]
         scaled = full / torch.where(scales > 0, scales, 1.0)[:, :, None, :, None]
         if self.kind == "int8":
             numbers = scaled.round().to(torch.int8)
