@@ -71,52 +71,59 @@ def _main(
     """Keep an LLM agent's prompts cache-friendly, and prove it."""
 
 
-_POLICY_HELP = (
-    "Policy to compare; give it several times. Default: five that agents use. `--list` describes all."
-)
+Files = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="FILE...", help="Recorded sessions, any known format; folders are walked."),
+]
+PolicyOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--policy",
+        "-p",
+        metavar="SPEC",
+        help="Policy to compare; give it several times. Default: five that agents use. `--list` describes all.",
+    ),
+]
+CacheOption = Annotated[
+    str | None,
+    typer.Option(metavar="SPEC", help="Cache model, such as paged:16 (default), radix:page=1, slot."),
+]
+LayoutOption = Annotated[
+    str | None, typer.Option(metavar="NAME", help="Prompt layout and tokenizer. Default: chatml.")
+]
+ObserveOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="TARGET", help="Run every turn for real: on `engine` (bundled), or on a server's URL."
+    ),
+]
+FormatOption = Annotated[
+    Format | None, typer.Option(help="Output format. Default: by the suffix of -o, else table.")
+]
+OutputOption = Annotated[
+    Path | None,
+    typer.Option("--output", "-o", help="Write the result here; the table is printed all the same."),
+]
+TurnsOption = Annotated[bool, typer.Option("--turns", help="Print every turn of every session and policy.")]
+JobsOption = Annotated[
+    int | None,
+    typer.Option("--jobs", "-j", min=1, help="Processes. Default: one per core when there is much to do."),
+]
+ListOption = Annotated[bool, typer.Option("--list", help="Describe policies and caches, and exit.")]
 
 
 @app.command()
 def compare(
-    files: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="FILE...", help="Recorded sessions, any known format; folders are walked."),
-    ] = None,
-    policy: Annotated[
-        list[str] | None, typer.Option("--policy", "-p", metavar="SPEC", help=_POLICY_HELP)
-    ] = None,
-    cache: Annotated[
-        str | None,
-        typer.Option(metavar="SPEC", help="Cache model, such as paged:16 (default), radix:page=1, slot."),
-    ] = None,
-    layout: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Prompt layout and tokenizer. Default: chatml.")
-    ] = None,
-    observe: Annotated[
-        str | None,
-        typer.Option(
-            metavar="TARGET", help="Run every turn for real: on `engine` (bundled), or on a server's URL."
-        ),
-    ] = None,
-    format: Annotated[
-        Format | None, typer.Option(help="Output format. Default: by the suffix of -o, else table.")
-    ] = None,
-    output: Annotated[
-        Path | None,
-        typer.Option("--output", "-o", help="Write the result here; the table is printed all the same."),
-    ] = None,
-    turns: Annotated[
-        bool, typer.Option("--turns", help="Print every turn of every session and policy.")
-    ] = False,
-    jobs: Annotated[
-        int | None,
-        typer.Option(
-            "--jobs", "-j", min=1, help="Processes. Default: one per core when there is much to do."
-        ),
-    ] = None,
-    list_specs: Annotated[
-        bool, typer.Option("--list", help="Describe policies and caches, and exit.")
-    ] = False,
+    files: Files = None,
+    policy: PolicyOption = None,
+    cache: CacheOption = None,
+    layout: LayoutOption = None,
+    observe: ObserveOption = None,
+    format: FormatOption = None,
+    output: OutputOption = None,
+    turns: TurnsOption = False,
+    jobs: JobsOption = None,
+    list_specs: ListOption = False,
 ) -> None:
     """Replay recorded sessions under several history policies and compare what a cache reuses.
 

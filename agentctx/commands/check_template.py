@@ -19,6 +19,11 @@ if TYPE_CHECKING:
 _KEYWORD = "How the template is used, such as enable_thinking=false; give it several times."
 _PLACES = "Templates (.jinja), GGUFs, tokenizer_config.json, checkpoints, folders of these, URLs of files or of a llama-server."
 
+Jobs = Annotated[
+    int | None,
+    typer.Option("--jobs", "-j", min=1, help="Processes. Default: one per core when there is much to do."),
+]
+
 
 def check_template(
     places: Annotated[list[str], typer.Argument(metavar="FILE|DIR|GGUF|URL...", help=_PLACES)],
@@ -45,12 +50,7 @@ def check_template(
         bool, typer.Option("--notes", help="Also what costs once, and what a changed request would cost.")
     ] = False,
     brief: Annotated[bool, typer.Option("--brief", help="One line for each template.")] = False,
-    jobs: Annotated[
-        int | None,
-        typer.Option(
-            "--jobs", "-j", min=1, help="Processes. Default: one per core when there is much to do."
-        ),
-    ] = None,
+    jobs: Jobs = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")] = False,
     report: ReportOption = None,
 ) -> None:

@@ -21,6 +21,7 @@ from .layer_groups import (
     FullAttention,
     GroupSpec,
     LayerGroup,
+    block_sizes,
     make_groups,
     peak_blocks,
 )
@@ -99,9 +100,7 @@ class KVManager:
         remember_tokens: computed text to remember, for reasons and for hashes (None: what the pools hold and up to
             three times as much of what they held before, at most a million tokens of it; all, if they can grow).
         """
-        sizes = [spec.block_size or block_size for spec in groups]
-        if not sizes or min(sizes) < 1 or any(size % min(sizes) for size in sizes):
-            raise ValueError(f"block sizes {sizes}: at least one group, all multiples of the smallest")
+        sizes = block_sizes(groups, block_size)
         if token_granular and (len(groups) > 1 or not isinstance(groups[0], FullAttention)):
             raise ValueError("token-granular reuse needs a single group of full attention")
         self.block_size = min(sizes)  # tokens a hashed block

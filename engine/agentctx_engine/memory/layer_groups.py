@@ -200,6 +200,14 @@ def peak_blocks(group: LayerGroup, num_tokens: int, chunk_tokens: int, num_compu
     )
 
 
+def block_sizes(groups: Sequence[GroupSpec], block_size: int) -> list[int]:
+    """Tokens a block, by group. Raises ``ValueError`` for sizes that don't fit one another."""
+    sizes = [spec.block_size or block_size for spec in groups]
+    if not sizes or min(sizes) < 1 or any(size % min(sizes) for size in sizes):
+        raise ValueError(f"block sizes {sizes}: at least one group, all multiples of the smallest")
+    return sizes
+
+
 def make_groups(
     specs: Sequence[GroupSpec],
     num_blocks: int | Sequence[int],
