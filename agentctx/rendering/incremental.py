@@ -14,14 +14,17 @@ import numpy as np
 from agentctx.rendering.growing import Grown
 from agentctx.rendering.prompt import TokenIds
 from agentctx.rendering.tokenizer import CharStarts, Tokenizer
+from agentctx.rendering.written import Written
 
 
 @dataclass(frozen=True, slots=True)
 class Encoded:
-    """A text and its tokens."""
+    """A text and its tokens. ``cut``: a place at which every text with the same first ``limit`` characters can be encoded in two halves."""
 
-    text: str
+    text: Written
     tokens: Grown
+    cut: int = 0
+    limit: int = 0
 
     @property
     def ids(self) -> TokenIds:
@@ -33,13 +36,13 @@ class Encoded:
         return self.tokens.starts
 
 
-def encode(tokenizer: Tokenizer, text: str) -> Encoded:
+def encode(tokenizer: Tokenizer, text: str | Written) -> Encoded:
     """Encode the whole text."""
-    return Encoded(text, Grown.of(*tokenizer.encode_placed(text)))
+    return Encoded(Written.of(text), Grown.of(*tokenizer.encode_placed(str(text))))
 
 
 def encode_further(
-    tokenizer: Tokenizer, text: str, previous: Encoded | None, known: int = 0
+    tokenizer: Tokenizer, text: str | Written, previous: Encoded | None, known: int = 0
 ) -> tuple[Encoded, int]:
     """Encode ``text``, taking over from ``previous`` what both share. ``known``: characters of which one knows that they do.
 
@@ -47,15 +50,21 @@ def encode_further(
     """
     if previous is None:
         return encode(tokenizer, text), 0
-    shared = common_text_length(previous.text, text, known)
-    if shared == len(text) == len(previous.text):
-        return previous, shared
-    cut = tokenizer.cut(text, shared)
+    text = Written.of(text)
+    # Where the previous text was cut, this one can be too: what stands before need not be looked at.
+    first = previous.cut if known >= previous.limit else 0
+    before, behind = previous.text.behind(first), text.behind(first)
+    shared = common_text_length(before, behind, max(known - first, 0))
+    if shared == len(before) == len(behind):
+        return previous, first + shared
+    at = tokenizer.cut(behind, shared)
+    cut = first + at
     if cut <= 0:
         return encode(tokenizer, text), 0
     kept = int(previous.starts.searchsorted(np.int32(cut)))  # of one type: else all places are converted
-    ids, starts = tokenizer.encode_placed(text[cut:])
-    return Encoded(text, previous.tokens.extended(kept, ids, starts + np.int32(cut))), cut
+    ids, starts = tokenizer.encode_placed(behind[at:])
+    tokens = previous.tokens.extended(kept, ids, starts + np.int32(cut))
+    return Encoded(text, tokens, cut, first + shared), cut
 
 
 def common_text_length(left: str, right: str, known: int = 0) -> int:

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from agentctx.messages import Message, Request
+from agentctx.rendering.written import Written
 
 if TYPE_CHECKING:
     from agentctx.rendering.tokenizer import Tokenizer
@@ -94,6 +95,21 @@ class Prompt:
         span = self.spans[index]
         char = 0 if self.starts is None else max(0, int(self.starts[token]) - span.char_start)
         return Place(token, index, span.zone, span.item, span.field, char)
+
+
+class GrowingPrompt(Prompt):
+    """A prompt that shares its text with those before it: ``text`` is joined when it is first asked for."""
+
+    __slots__ = ("_written",)
+    _written: Written
+
+    @property
+    def text(self) -> str:
+        return str(self._written)
+
+    @text.setter
+    def text(self, value: str | Written) -> None:  # only ``__init__`` gets here: the class is frozen
+        object.__setattr__(self, "_written", Written.of(value))
 
 
 class Renderer(Protocol):

@@ -22,6 +22,7 @@ from agentctx.rendering.prompt import Prompt, TokenIds
 from agentctx.rendering.spans import Run, Source, map_spans
 from agentctx.rendering.template_renderer import TemplateRenderer
 from agentctx.rendering.tokenizer import replace_surrogates
+from agentctx.rendering.written import Written
 
 ApplyTemplate = Callable[[Request], str]
 """A request to the server's text for it (``/apply-template``). Whoever passes it does the network."""
@@ -234,7 +235,7 @@ class ServerTemplateRenderer:
         if own is not None and own.text == text:
             assert own.starts is not None
             return replace(
-                own, state=_State(self, own, Encoded(text, Grown.of(own.token_ids, own.starts)), ())
+                own, state=_State(self, own, Encoded(Written(text), Grown.of(own.token_ids, own.starts)), ())
             )
         encoded, _ = encode_further(self.tokenizer, text, before.encoded if before else None)
         runs = list(attributed(request, text, own))

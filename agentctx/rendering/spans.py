@@ -15,6 +15,7 @@ from agentctx.rendering.prompt import Span, Zone
 from agentctx.rendering.tokenizer import CharStarts
 
 TEMPLATE = "template"
+_CHAR_END = attrgetter("char_end")
 Source = tuple[Literal["tool", "message"], int, str]
 """Kind of item, its index, its field."""
 Run = tuple[int, int, Source]
@@ -122,7 +123,7 @@ def _kept_spans(known: Mapped, runs: Sequence[Run], offset: int) -> tuple[int, i
     for side in (known.runs, runs):
         if same < len(side):
             limit = min(limit, side[same][0] + offset)
-    count = bisect_right(known.spans, limit, key=attrgetter("char_end"))
+    count = bisect_right(known.spans, limit, key=_CHAR_END)
     # The last one may go on in the new text, and a piece of it may be a run of its own.
     count = max(0, count - 1)
     end = known.spans[count - 1].char_end if count else 0

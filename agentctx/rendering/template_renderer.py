@@ -14,7 +14,7 @@ import numpy as np
 from agentctx.errors import UsageError
 from agentctx.messages import Message, Request
 from agentctx.rendering.incremental import Encoded, encode_further
-from agentctx.rendering.prompt import Prompt, TokenIds
+from agentctx.rendering.prompt import GrowingPrompt, Prompt, TokenIds
 from agentctx.rendering.sources import DEFAULT, WITH_TOOLS, ModelSource, token_like
 from agentctx.rendering.spans import Mapped, common_start, map_spans
 from agentctx.rendering.special_tokens import SpecialTokens
@@ -22,6 +22,7 @@ from agentctx.rendering.templates.conversation import Converter, Prepared
 from agentctx.rendering.templates.profile import TemplateProfile, read_profile
 from agentctx.rendering.templates.template import ChatTemplate, Dialect, Rendering
 from agentctx.rendering.tokenizer import TiktokenTokenizer, Tokenizer, embedded_tokenizer, with_tokens
+from agentctx.rendering.written import Written
 
 ArgumentForm = Literal["mapping", "raw"]
 
@@ -111,7 +112,7 @@ class TemplateRenderer:
         state = self._state_of(previous)
         prepared = self._prepare(request, state.prepared if state else None)
         rendering = self._rendering(prepared, True, state)
-        text, offset = self._begun(rendering.text)
+        text, offset = self._begun(rendering.written)
         known = None
         if state is None or previous is None:
             encoded, _ = encode_further(self.tokenizer, text, None)
@@ -123,9 +124,9 @@ class TemplateRenderer:
                 previous.request, runs, state.offset, previous.spans, unchanged, state.tail, same_runs
             )
         spans, tail = map_spans(request, rendering.runs, offset, len(text), encoded.starts, known)
-        return Prompt(
+        return GrowingPrompt(
             token_ids=encoded.ids,
-            text=text,
+            text=text,  # type: ignore[arg-type]
             spans=spans,
             request=request,
             exact=self.tokenizer.exact,
@@ -161,7 +162,7 @@ class TemplateRenderer:
 
     def with_beginning(self, text: str) -> str:
         """The text with what the server puts in front, if it isn't there."""
-        return self._begun(text)[0]
+        return str(self._begun(Written(text))[0])
 
     def reply_ids(self, prompt: Prompt, reply: Message) -> TokenIds:
         """Tokens of the reply as generated behind ``prompt``, end token included.
@@ -174,7 +175,8 @@ class TemplateRenderer:
         messages = (*prompt.request.messages, reply)
         prepared = self._prepare(prompt.request.model_copy(update={"messages": messages}), before)
         rendering = self._rendering(prepared, False, state)
-        text, offset = self._begun(rendering.text)
+        begun, offset = self._begun(rendering.written)
+        text = str(begun)
         # What is as it was without the reply can't come from it.
         first = common_start(state.rendering.runs, rendering.runs, rendering.same_runs) if state else 0
         own = [
@@ -221,11 +223,11 @@ class TemplateRenderer:
         given = request.params.template_kwargs_json
         return {**self.keywords, **json.loads(given)} if given else self.keywords
 
-    def _begun(self, text: str) -> tuple[str, int]:
+    def _begun(self, text: Written) -> tuple[Written, int]:
         """The text with the server's own beginning, and how far that moved it."""
         if not self._bos or text.startswith(self._bos):
             return text, 0
-        return self._bos + text, len(self._bos)
+        return text.begun(self._bos), len(self._bos)
 
     def _end_of_reply(self, text: str, start: int) -> int:
         """End of the token that ends a reply whose last field ends at ``start``."""

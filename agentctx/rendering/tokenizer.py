@@ -87,8 +87,9 @@ def byte_starts_to_char_starts(text: str, byte_starts: npt.NDArray[np.int64 | np
     """Offsets into the UTF-8 bytes of ``text`` turned into character offsets."""
     if text.isascii():
         return byte_starts.astype(np.int32, copy=False)
-    data = np.frombuffer(text.encode(), dtype=np.uint8)
-    char_of_byte = np.cumsum((data & 0xC0) != 0x80, dtype=np.int32) - 1
+    data = np.frombuffer(text.encode(), dtype=np.int8)
+    char_of_byte = (data >= -64).cumsum(dtype=np.int32)  # bytes below that go on with a character
+    char_of_byte -= 1
     return char_of_byte[byte_starts]
 
 

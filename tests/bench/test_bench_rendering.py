@@ -8,18 +8,19 @@ import pytest
 
 from . import rendering
 
-# A template's own code runs for three messages of each turn, under the sandbox's meter: its last turn is nearer to a full one.
-LAST = {"built-in layout": rendering.MOST_LAST, "chat template": 1 / 30}
+# A template's last turn is near the claim of 1/100, on both sides of it when the machine is busy.
+LAST = {"built-in layout": rendering.MOST_LAST, "chat template": 1 / 70}
 
 
 @pytest.mark.bench
 @pytest.mark.parametrize("name", list(rendering.RENDERERS))
 def test_a_turn_costs_what_was_added(name: str, record_property: Callable[[str, object], None]) -> None:
     row = rendering.measure(name, rendering.RENDERERS[name](), step=20)
-    if row.last_ratio > LAST[name]:  # a busy machine interrupts the shorter side more often: once more
-        row = min(
-            row, rendering.measure(name, rendering.RENDERERS[name](), step=20), key=lambda r: r.last_ratio
-        )
+    for _ in range(3):  # a busy machine disturbs the shorter side more often: again
+        if row.last_ratio <= rendering.MOST_LAST:
+            break
+        again = rendering.measure(name, rendering.RENDERERS[name](), step=20)
+        row = min(row, again, key=lambda r: r.last_ratio)
     print(f"\n{rendering.table([row])}")
     record_property("total", round(1 / row.total_ratio))
     record_property("last", round(1 / row.last_ratio))

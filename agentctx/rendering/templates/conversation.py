@@ -95,7 +95,10 @@ class Converter:
 
     def _message(self, message: Message, index: int, origins: dict[int, Source]) -> dict[str, Any]:
         profile = self.profile
-        content = self._content(message, index)
+        plain = isinstance(message.content, str) and not message.notes and self.profile.content == "string"
+        content = (
+            whole(message.text, ("message", index, "content")) if plain else self._content(message, index)
+        )
         if not content and message.tool_calls and message.content == "":
             content = profile.empty_content
         made: dict[str, Any] = {"role": message.role, "content": content}

@@ -222,7 +222,11 @@ class ResumablePasses(Passes):
     def _boundary(self) -> Boundary:
         run, record = self.run, self.record
         states = run.namespace_states()
-        if record.boundaries and surely_equal(record.boundaries[-1].namespaces, states, budget=256):
+        if (
+            states
+            and record.boundaries
+            and surely_equal(record.boundaries[-1].namespaces, states, budget=256)
+        ):
             states = record.boundaries[-1].namespaces  # keep one copy
         return Boundary(
             run.chars - record.start_char, len(run.runs) - record.start_run, run.watch.state(), states

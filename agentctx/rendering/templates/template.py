@@ -40,6 +40,7 @@ from agentctx.rendering.templates.loops import (
 from agentctx.rendering.templates.operations import RUN
 from agentctx.rendering.templates.tracing import Traced
 from agentctx.rendering.tokenizer import replace_surrogates
+from agentctx.rendering.written import Written
 
 Dialect = Literal["transformers", "relaxed"]
 _CHANGING = frozenset(("append", "extend", "insert", "pop", "remove", "update", "setdefault", "reverse"))
@@ -87,7 +88,7 @@ class Rendering:
     ``same_chars``, ``same_runs``: how much of both, at the beginning, is known to be as in the rendering before; the rest may be too.
     """
 
-    text: str
+    written: Written
     runs: list[Run]
     conversation: Conversation
     loops: dict[int, LoopRecord]
@@ -96,6 +97,10 @@ class Rendering:
     template: ChatTemplate
     same_chars: int = 0
     same_runs: int = 0
+
+    @property
+    def text(self) -> str:
+        return str(self.written)
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +169,7 @@ class RenderRun:
         self.meter.check_output(self.chars)
 
     def namespace_states(self) -> tuple[dict[str, Any], ...]:
-        return tuple(namespace_contents(namespace) for namespace in self.namespaces)
+        return tuple([namespace_contents(namespace) for namespace in self.namespaces])
 
     def begin_loop(self, number: int, items: list[Any], offset: int) -> Passes:
         """The passes of top-level loop ``number``; text of passes that need not be made again is taken over first."""
@@ -184,16 +189,19 @@ class RenderRun:
     def _same_entry(self, old: LoopRecord, new: LoopRecord) -> bool:
         """Whether every variable that a pass can read is what it was."""
         assert self.previous is not None
-        places = {id(namespace): i for i, namespace in enumerate(self.previous.namespaces[: len(old.entry)])}
-        places |= {id(namespace): i for i, namespace in enumerate(self.namespaces)}
         if len(old.entry) != len(new.entry):
             return False
+        places = {id(namespace): i for i, namespace in enumerate(self.previous.namespaces[: len(old.entry)])}
+        places |= {id(namespace): i for i, namespace in enumerate(self.namespaces)}
         for before, after in zip(old.entry, new.entry, strict=True):
             if before.keys() != after.keys() or not all(
                 same_value(value, after[key], places) for key, value in before.items()
             ):
                 return False
-        return all(same_value(value, new.names[name], places) for name, value in old.names.items())
+        for name, value in old.names.items():
+            if value is not new.names[name] and not same_value(value, new.names[name], places):
+                return False
+        return True
 
     def _skip(self, old: LoopRecord, new: LoopRecord, count: int) -> bool:
         """Take over ``count`` passes from the previous rendering, unless their state can't be."""
@@ -226,16 +234,16 @@ class RenderRun:
     def _take(self, part: Taken) -> None:
         """Take over a part of the previous text: the longest one only when all is written, so that it is copied once."""
         assert self.previous is not None
-        text = self.previous.text
+        text = self.previous.written
         later = self.taken
         if later is None or later.chars < part.chars:
             self.taken, later = part, later
             self.out.append("")
         else:
-            self.out.append(text[part.start : part.start + part.chars])
+            self.out.append(text.part(part.start, part.start + part.chars))
             return
         if later is not None:
-            self.out[later.place] = text[later.start : later.start + later.chars]
+            self.out[later.place] = text.part(later.start, later.start + later.chars)
 
     def finished(self) -> Rendering:
         """What was written."""
@@ -252,23 +260,23 @@ class RenderRun:
             same_runs,
         )
 
-    def _joined(self) -> tuple[str, int, int]:
+    def _joined(self) -> tuple[Written, int, int]:
         """The text, and how many characters and runs at its beginning are known to be the previous rendering's."""
         part = self.taken
         if part is None or self.previous is None:
-            return "".join(self.out), 0, 0
-        old = self.previous
+            return Written("".join(self.out)), 0, 0
+        text, old_runs = self.previous.written, self.previous.runs
         head, tail = "".join(self.out[: part.place]), "".join(self.out[part.place :])
         end = part.start + part.chars
-        if len(head) != part.start or not old.text.startswith(head):
-            return "".join((head, old.text[part.start : end], tail)), 0, 0
+        if len(head) != part.start or not text.startswith(head):
+            return Written("".join((head, text.part(part.start, end), tail))), 0, 0
         before = part.run_place
-        same = before == part.first_run and self.runs[:before] == old.runs[:before]
+        same = before == part.first_run and self.runs[:before] == old_runs[:before]
         same_runs = before + part.runs if same else 0
-        rest = old.text[end:]
+        rest = text.behind(end)
         if tail.startswith(rest):
-            return old.text + tail[len(rest) :], len(old.text), same_runs
-        return old.text[:end] + tail, end, same_runs
+            return text.extended(len(text), tail[len(rest) :]), len(text), same_runs
+        return text.extended(end, tail), end, same_runs
 
 
 def _refers_to_rendering(value: Any) -> bool:

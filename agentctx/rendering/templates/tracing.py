@@ -20,7 +20,7 @@ class Traced(str):
     runs: tuple[Run, ...]
 
     def __new__(cls, text: str, runs: tuple[Run, ...]) -> Traced:
-        self = super().__new__(cls, text)
+        self = str.__new__(cls, text)
         self.runs = runs
         return self
 
