@@ -59,6 +59,16 @@ REAL = "openhands-sdk-claude-sonnet-4.jsonl"
 SCENARIOS = ("a", "b", "c", "d", "d2", "e", "f", "g", "h", "h0", "i", "j", "k", "kimg", "l")
 _CL100K = "https://openaipublic.blob.core.windows.net/encodings/cl100k_base.tiktoken"
 
+# Starts a tool and measures it. A process begins with the peak memory of the one that it was forked from, so that one is small.
+_LAUNCHER = """
+import json, os, sys
+child = os.posix_spawn(sys.argv[2], sys.argv[2:], os.environ)
+_, status, usage = os.wait4(child, 0)
+cost = [os.waitstatus_to_exitcode(status), usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024]
+with open(sys.argv[1], "w") as file:
+    json.dump(cost, file)
+"""
+
 # Place of the first break, by scenario: what the tools' own paths must begin with.
 PLACES = {
     "b": ("messages[0]", "system"),
@@ -240,15 +250,15 @@ def ask(tool: str, bench: Bench, log: Path) -> tuple[Answer, Cost]:
         "HF_HUB_OFFLINE": "1",
     }
     with open(output, "w", encoding="utf-8") as out, open(bench.work / "errors.txt", "w") as errors:
-        command = command_of(tool, bench, log, answer)
-        process = subprocess.Popen(command, stdout=out, stderr=errors, env=environment)
-        _, status, usage = os.wait4(process.pid, 0)
-        process.returncode = os.waitstatus_to_exitcode(status)
-    cost = Cost(usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024)
+        command = [sys.executable, "-c", _LAUNCHER, str(bench.work / "cost.json")]
+        command += command_of(tool, bench, log, answer)
+        subprocess.run(command, stdout=out, stderr=errors, env=environment, check=True)
+    code, cpu, peak = json.loads((bench.work / "cost.json").read_text())
+    cost = Cost(cpu, peak)
     given = answer if tool == "kvlint" else output
     if not given.exists() or not given.stat().st_size:
         reason = (bench.work / "errors.txt").read_text(encoding="utf-8").strip()
-        return Answer(refused=reason or f"exit code {process.returncode}"), cost
+        return Answer(refused=reason or f"exit code {code}"), cost
     said = json.loads(given.read_text(encoding="utf-8"))
     return READERS[tool](said), cost
 
