@@ -13,7 +13,7 @@ from agentctx_engine.attention import kv_cache, tiles
 from agentctx_engine.attention.backend import AttentionBackend, AttentionPlan
 from agentctx_engine.attention.batch import Batch
 from agentctx_engine.attention.cpu import CpuAttention
-from agentctx_engine.attention.reference import ReferenceAttention
+from agentctx_engine.attention.named import accelerated_attention
 from agentctx_engine.kernels import LANES, MOST_ROWS, Kernels, attends, load_kernels
 from agentctx_engine.models.coded_weight import CodedWeight, stack
 from agentctx_engine.models.config import Rope
@@ -75,7 +75,7 @@ class Model:
         self.attention: AttentionBackend = attention or (
             CpuAttention(kernels if attends(self.config.head_dim) else None)
             if on_cpu
-            else ReferenceAttention()
+            else accelerated_attention(self.device)
         )
         self._windows = tuple(group.window for group in self.config.layer_groups)
         self._rotation = Rotation(self.config.ropes, self.config.head_dim, self.device)

@@ -1,0 +1,149 @@
+"""The Triton backend behind the engine, in Triton's interpreter: what is compared for the default backend, with tiny models."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from functools import cache
+from random import Random
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, event, given, settings
+from hypothesis import strategies as st
+
+from agentctx_engine.attention import Batch, Chunk, ReferenceAttention
+from agentctx_engine.attention.named import accelerated_attention, attention_backend
+from agentctx_engine.models import FAMILIES, Family, Model, random_config, random_model
+from agentctx_engine.models.random_model import RandomWeights
+from agentctx_engine.runtime.config import EngineConfig
+from agentctx_engine.runtime.request import Sample
+
+from .schedules import Arrival, Schedule, cancelled, check_end, run, schedules
+
+pytest.importorskip("triton")
+
+VOCABULARY = 256
+SCHEDULES = int(os.environ.get("AGENTCTX_TRITON_SCHEDULES", "4"))  # the interpreter takes some ten seconds for one
+TIE = 1e-4  # two logits closer than this may change places when the order of a sum changes
+
+
+@cache
+def model(family: Family, attention: str) -> Model:
+    layers = 3 if family == "gemma3" else 2  # every third of Gemma's sees the whole context
+    config = random_config(family, vocab_size=VOCABULARY, num_layers=layers, window=24)
+    return Model(RandomWeights(config, seed=1), attention=attention_backend(attention))
+
+
+@cache
+def alone(family: Family, attention: str, prompt: tuple[int, ...], max_tokens: int, exact: bool) -> Sample:
+    """The greedy answer of a fresh engine that has no cache."""
+    config = EngineConfig(num_blocks=16, block_size=16, prefix_cache="none", deterministic=exact)
+    schedule = Schedule(config, (Arrival(prompt, max_tokens, step=0),))
+    [request] = run(model(family, attention), schedule, keep_logits=True, check=False).requests
+    assert (request.cached_tokens, request.computed_tokens) == (0, len(prompt))
+    return request.samples[0]
+
+
+@settings(max_examples=SCHEDULES, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@given(
+    family=st.sampled_from(FAMILIES),
+    schedule=schedules(vocab_size=VOCABULARY, max_requests=4, max_prompt=48, max_output=6),
+)
+def test_caching_changes_no_answer(family: Family, schedule: Schedule) -> None:
+    """Random schedules with the Triton backend, against fresh engines without a cache, whose attention is torch's."""
+    result = run(model(family, "triton"), schedule, keep_logits=True)
+    check_end(result)
+    for request, arrival in zip(result.requests, schedule.arrivals, strict=True):
+        expected = alone(family, "cpu", arrival.prompt, arrival.max_tokens, exact=False)
+        for sample in request.samples:
+            for ours, theirs, logits, reference in zip(
+                sample.output, expected.output, sample.logits, expected.logits, strict=False
+            ):
+                np.testing.assert_allclose(logits, reference, atol=TIE / 2, rtol=0)
+                if ours != theirs:
+                    assert abs(reference[ours] - reference[theirs]) < TIE
+                    break
+            else:
+                assert len(sample.output) == len(expected.output) or cancelled(request)
+    event(f"hits: {result.core.totals.cached_tokens > 0}, preempted: {result.core.totals.preemptions > 0}")
+
+
+@settings(max_examples=15, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@given(
+    family=st.sampled_from(FAMILIES),
+    schedule=schedules(
+        vocab_size=VOCABULARY, max_requests=4, max_prompt=48, max_output=6, deterministic=True
+    ),
+)
+def test_deterministic_mode_is_bitwise_the_same_under_this_backend(
+    family: Family, schedule: Schedule
+) -> None:
+    """Its tiles bring their own attention, so no backend may touch its bits."""
+    result = run(model(family, "triton"), schedule, keep_logits=True)
+    check_end(result)
+    for request, arrival in zip(result.requests, schedule.arrivals, strict=True):
+        expected = alone(family, "cpu", arrival.prompt, arrival.max_tokens, exact=True)
+        for sample in request.samples:
+            assert sample.output == expected.output[: len(sample.output)]
+            for logits, reference in zip(sample.logits, expected.logits, strict=False):
+                assert np.array_equal(logits.view(np.uint32), reference.view(np.uint32))
+
+
+@pytest.mark.parametrize("kind", ["int8", "fp8"])
+def test_quantized_memory_reads_the_same_with_either_backend(kind: str) -> None:
+    prompt = tuple((7 * i) % 250 + 1 for i in range(40))
+    config = EngineConfig(block_size=8, num_blocks=32, kv_kind="int8" if kind == "int8" else "fp8")
+    logits = []
+    for attention in ("triton", "cpu"):
+        arrivals = (Arrival(prompt[:20], 1, step=0), Arrival(prompt, 3, step=3))
+        _, request = run(model("llama", attention), Schedule(config, arrivals), keep_logits=True).requests
+        assert request.cached_tokens == 16
+        logits.append(np.stack(request.samples[0].logits))
+    np.testing.assert_allclose(
+        logits[0], logits[1], atol=1e-2, rtol=0
+    )  # a number may round to the code beside
+
+
+def test_a_mixed_batch_like_the_reference() -> None:
+    """Decodes, chunks after prefixes and a whole prompt in one step, with padding rows behind, under two windows."""
+    random, generator = Random(3), torch.Generator().manual_seed(3)
+    lengths = [(33, 1), (0, 12), (20, 7), (0, 1), (5, 2)]
+    free = random.sample(range(40), 40)
+    chunks = []
+    for start, count in lengths:
+        table, free = free[:6], free[6:]
+        chunks.append(Chunk([1] * count, start, (table, table[::-1])))
+    batch = Batch.build(chunks, block_size=8)
+    queries = torch.randn(batch.num_tokens + 3, 6, 32, generator=generator)
+    cache = torch.randn(2, 40, 8, 2, 32, generator=generator)
+    windows = [None, 9]
+    plans = [
+        b.plan(batch, windows, torch.float32) for b in (attention_backend("triton"), ReferenceAttention())
+    ]
+    for group in (0, 1):
+        ours, expected = (plan.attend(group, queries, cache, 0.3) for plan in plans)
+        torch.testing.assert_close(ours, expected, atol=2e-6, rtol=0)
+
+
+def test_backends_by_name() -> None:
+    for name in ("cpu", "reference", "triton"):
+        assert type(attention_backend(name)).__name__.lower() == f"{name}attention"
+    with pytest.raises(ValueError, match="'cpu', 'reference' or 'triton'"):
+        attention_backend("flash")
+    assert type(accelerated_attention(torch.device("cuda"))).__name__ == "TritonAttention"
+    assert type(accelerated_attention(torch.device("mps"))).__name__ == "ReferenceAttention"
+
+
+def test_triton_is_imported_only_when_it_is_chosen() -> None:
+    code = (
+        "import sys, agentctx_engine, agentctx_engine.models\n"
+        "from agentctx_engine.attention.named import attention_backend\n"
+        "attention_backend('cpu')\n"
+        "assert not any(name.startswith('agentctx_engine.attention.triton') for name in sys.modules)\n"
+        "attention_backend('triton')\n"
+        "assert 'agentctx_engine.attention.triton_backend' in sys.modules\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
