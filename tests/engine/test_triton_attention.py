@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from agentctx_engine.attention import Batch, Chunk, ReferenceAttention
 from agentctx_engine.attention.named import accelerated_attention, attention_backend
-from agentctx_engine.models import FAMILIES, Family, Model, random_config, random_model
+from agentctx_engine.models import FAMILIES, Family, Model, random_config
 from agentctx_engine.models.random_model import RandomWeights
 from agentctx_engine.runtime.config import EngineConfig
 from agentctx_engine.runtime.request import Sample
@@ -26,7 +26,9 @@ from .schedules import Arrival, Schedule, cancelled, check_end, run, schedules
 pytest.importorskip("triton")
 
 VOCABULARY = 256
-SCHEDULES = int(os.environ.get("AGENTCTX_TRITON_SCHEDULES", "4"))  # the interpreter takes some ten seconds for one
+SCHEDULES = int(
+    os.environ.get("AGENTCTX_TRITON_SCHEDULES", "4")
+)  # the interpreter takes some ten seconds for one
 TIE = 1e-4  # two logits closer than this may change places when the order of a sum changes
 
 
