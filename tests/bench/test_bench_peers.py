@@ -66,3 +66,6 @@ def test_a_long_healthy_log(bench: Bench) -> None:
     assert alarms == 0
     assert ours.cpu < kvlint.cpu
     assert ours.peak < kvlint.peak
+    if TURNS >= 200:  # below, what each tool needs to start is more than what it needs for the log
+        assert ours.cpu < min(found[tool][0].cpu for tool in TOOLS[1:])
+        assert found[peers.AS_SENT][0].cpu < ours.cpu
