@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import gguf
 import numpy as np
@@ -131,6 +132,48 @@ def test_attention_equals_the_reference(kernels: Kernels, data: st.DataObject) -
     assert torch.allclose(ours, exact, atol=2e-5, rtol=1e-4)
 
 
+@settings(max_examples=40, deadline=None)
+@given(data=st.data())
+def test_attention_of_chunks_equals_the_reference(kernels: Kernels, data: st.DataObject) -> None:
+    """More keys than the kernel takes at once, more rows than a panel has, rows that are part of wider ones; on every
+    machine, though only those with wide vectors prefer it."""
+    head_dim = data.draw(st.sampled_from([16, 48, 64, 256]))
+    kv_heads, sharing = data.draw(st.sampled_from([1, 3])), data.draw(st.sampled_from([1, 3, 4]))
+    window = data.draw(st.sampled_from([None, 1, 40, 129, 300]))
+    start, count = data.draw(st.integers(0, 400)), data.draw(st.sampled_from([1, 2, 5, 16, 17, 70]))
+    generator = torch.Generator().manual_seed(data.draw(st.integers(0, 999)))
+    blocks = -(-(start + count) // 16)
+    table = torch.randperm(blocks + 3, generator=generator)[:blocks].int()
+    batch = Batch.build([Chunk([0] * count, start, (table.numpy(),))], block_size=16)
+    cache = torch.full(
+        (2, blocks + 3, 16, kv_heads, head_dim), float("nan")
+    )  # of other sequences, and not yet there
+    slots = (table.long()[:, None] * 16 + torch.arange(16)).flatten()[: start + count]
+    held = torch.randn((2, start + count, kv_heads, head_dim), generator=generator)
+    cache.flatten(1, 2)[:, slots] = held
+    wider = torch.randn((count, kv_heads * (sharing + 2), head_dim), generator=generator)
+    queries = wider[:, : kv_heads * sharing]
+    exact = ReferenceAttention().plan(batch, [window], torch.float32).attend(0, queries, cache, 0.3)
+    for threads in (1, 3):
+        torch.set_num_threads(threads)
+        try:
+            out = torch.full((count, kv_heads * sharing * head_dim), float("nan"))
+            kernels.chunk_attention(queries, cache, out, table=table, start=start, window=window, scale=0.3)
+        finally:
+            torch.set_num_threads(1)
+        torch.testing.assert_close(out, exact, atol=2e-5, rtol=1e-4)
+
+
+def test_a_key_that_is_no_number_shows(kernels: Kernels) -> None:
+    """In every row that sees it, so that the step is known to have failed."""
+    cache, queries, out = torch.randn(2, 2, 16, 1, 16), torch.randn(20, 1, 16), torch.zeros(20, 16)
+    cache[0, 0, 3] = float("nan")
+    table = torch.tensor([0, 1], dtype=torch.int32)
+    kernels.chunk_attention(queries, cache, out, table=table, start=0, window=None, scale=1.0)
+    assert bool(out[3:].isnan().all())
+    assert bool(out[:3].isfinite().all())
+
+
 @pytest.mark.parametrize("size", [16, 40, 576])
 def test_norms_and_gates_equal_those_of_torch(size: int, kernels: Kernels) -> None:
     generator = torch.Generator().manual_seed(size)
@@ -168,9 +211,29 @@ def test_scores_far_apart_are_no_overflow(kernels: Kernels) -> None:
     torch.testing.assert_close(ours, exact, rtol=1e-4, atol=1e-2)
 
 
-def test_deterministic_tiles_never_reach_the_kernels() -> None:
+def test_deterministic_tiles_never_reach_the_kernels(
+    monkeypatch: pytest.MonkeyPatch, kernels: Kernels
+) -> None:
     """They read the float matrices, whatever is compiled: their bits don't depend on a compiler."""
-    assert TILE > MOST_ROWS
+    assert TILE > MOST_ROWS, "or a product of codes might be taken"
+    calls = []
+    names = ("rms_norm", "gate_silu", "rotate_and_write", "paged_attention", "chunk_attention")
+    for name in names:
+        original = getattr(Kernels, name)
+
+        def counted(
+            self: Kernels, *args: Any, name: str = name, original: Any = original, **more: Any
+        ) -> Any:
+            calls.append(name)
+            return original(self, *args, **more)
+
+        monkeypatch.setattr(Kernels, name, counted)
+    for deterministic in (True, False):
+        with Engine(random_model("llama"), num_blocks=32, deterministic=deterministic) as engine:
+            engine.generate(list(range(50)), SamplingParams(max_tokens=3, stop_token_ids=()))
+        if deterministic:
+            assert calls == []
+    assert set(calls) >= {*names} - {"chunk_attention"}
 
 
 def test_an_engine_says_which_it_uses(monkeypatch: pytest.MonkeyPatch, kernels: Kernels) -> None:

@@ -5,7 +5,8 @@ step would double its cost. Keys are therefore read in place, stretch by stretch
 too scattered is gathered. A prefill chunk reads its context for many rows; it is cut into tiles of queries, each
 of which attends to the keys up to its own end under a mask that is made once for all layers.
 
-With the C kernels all decoding sequences of a step are one call, which walks the block tables itself.
+With the C kernels all decoding sequences of a step are one call and each prefill chunk another, which walk the block
+tables themselves.
 """
 
 from __future__ import annotations
@@ -93,6 +94,23 @@ class Decodes:
 
 
 @dataclass(frozen=True, slots=True)
+class WholeChunk:
+    """One sequence's prefill chunk, by the C kernel, which reads keys through the block table and makes no mask."""
+
+    kernels: Kernels
+    rows: slice
+    start: int
+    window: int | None
+    table: Tensor
+
+    def run(self, queries: Tensor, cache: Tensor, scale: float, out: Tensor) -> None:
+        self.kernels.chunk_attention(
+            queries[self.rows], cache, out[self.rows],
+            table=self.table, start=self.start, window=self.window, scale=scale,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
 class Tile:
     """Some rows of one sequence's prefill chunk, and the keys from their first window's start to their end."""
 
@@ -115,7 +133,7 @@ class Tile:
         out[self.start : self.end] = attended.permute(2, 0, 1, 3).reshape(rows, -1)
 
 
-Piece = Decode | Decodes | Tile
+Piece = Decode | Decodes | WholeChunk | Tile
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,8 +162,21 @@ class CpuAttention:
         if self._kernels is None or dtype != torch.float32:
             return tuple(_pieces(batch, group, window, dtype))
         decodes = Decodes.of(self._kernels, batch, group, window)
-        tiles = _pieces(batch, group, window, dtype, shortest=2)
-        return tuple(tiles) if decodes is None else (decodes, *tiles)
+        chunks: Iterator[Piece] = (
+            _whole_chunks(self._kernels, batch, group, window)
+            if self._kernels.prefers_chunk_attention
+            else _pieces(batch, group, window, dtype, shortest=2)
+        )
+        return tuple(chunks) if decodes is None else (decodes, *chunks)
+
+
+def _whole_chunks(kernels: Kernels, batch: Batch, group: int, window: int | None) -> Iterator[WholeChunk]:
+    """Of two or more tokens."""
+    for number, (chunk, row) in enumerate(zip(batch.chunks, batch.query_starts, strict=False)):
+        tokens = len(chunk.token_ids)
+        if tokens > 1:
+            table = batch.block_tables[group][number]
+            yield WholeChunk(kernels, slice(row, row + tokens), chunk.start, window, table)
 
 
 def _pieces(

@@ -1,5 +1,5 @@
-/* What decoding spends its time in, on the CPU: products and attention, which are bound by memory and read each byte once,
- * and the small steps between them.
+/* What a step on the CPU spends its time in, but for the large products of prefill: decoding's products and attention, which
+ * are bound by memory and read each byte once, attention of prefill, and the small steps between them.
  *
  * Plain C with the vector extensions of GCC and Clang: one vector is 16 floats, which the compiler splits into what the
  * machine has. Sums are formed in a fixed order that depends on the shapes alone, not on the number of threads.
@@ -126,14 +126,18 @@ void coded_product(const uint8_t *weight, const float *x, float *y, ptrdiff_t ro
     }
 }
 
-/* ---- what stands between the products, for a few rows ------------------------------------------------------------
+/* ---- what stands between the products ----------------------------------------------------------------------------
  *
- * PyTorch runs each of these as five to ten small operators, which cost more than the numbers do.
+ * PyTorch runs each of these as five to ten operators: for a few rows they cost more than the numbers do, for many each
+ * goes through memory once more.
  */
+
+#define MANY 32 /* rows that are worth a second thread */
 
 /* y[rows, size] = x / sqrt(mean(x^2) + eps) * weight; x's rows are `step` floats apart. */
 void rms_norm(const float *x, const float *weight, float *y, ptrdiff_t rows, ptrdiff_t size, ptrdiff_t step,
-              float eps) {
+              float eps, int threads) {
+#pragma omp parallel for num_threads(threads) if (threads > 1 && rows >= MANY) schedule(static)
     for (ptrdiff_t r = 0; r < rows; r++) {
         const float *in = x + r * step;
         vec squares = {0};
@@ -149,7 +153,8 @@ void rms_norm(const float *x, const float *weight, float *y, ptrdiff_t rows, ptr
 }
 
 /* y[rows, size] = silu(gate) * up, where a row of gate_up is gate[size] up[size]; size is a multiple of 16. */
-void gate_silu(const float *gate_up, float *y, ptrdiff_t rows, ptrdiff_t size) {
+void gate_silu(const float *gate_up, float *y, ptrdiff_t rows, ptrdiff_t size, int threads) {
+#pragma omp parallel for num_threads(threads) if (threads > 1 && rows >= MANY) schedule(static)
     for (ptrdiff_t r = 0; r < rows; r++)
         for (ptrdiff_t i = 0; i < size; i += LANES) {
             const vec gate = load(gate_up + 2 * r * size + i), up = load(gate_up + (2 * r + 1) * size + i);
@@ -164,8 +169,9 @@ void gate_silu(const float *gate_up, float *y, ptrdiff_t rows, ptrdiff_t size) {
 /* Turns the first `heads` heads of a row of qkv by turn[rows, dim / 2] complex numbers, in place, and stores the keys and
  * values, its last 2 * kv_heads heads, at slots[rows] of cache [2, slots, kv_heads, dim]. */
 void rotate_and_write(float *qkv, const float *turn, float *cache, const int64_t *slot, ptrdiff_t rows,
-                      ptrdiff_t heads, ptrdiff_t kv_heads, ptrdiff_t dim, ptrdiff_t slots) {
+                      ptrdiff_t heads, ptrdiff_t kv_heads, ptrdiff_t dim, ptrdiff_t slots, int threads) {
     const ptrdiff_t width = kv_heads * dim, row = (heads + kv_heads) * dim;
+#pragma omp parallel for num_threads(threads) if (threads > 1 && rows >= MANY) schedule(static)
     for (ptrdiff_t r = 0; r < rows; r++) {
         float *own = qkv + r * row;
         const float *by = turn + r * dim;
@@ -257,4 +263,170 @@ void paged_attention(const float *queries, const float *cache, float *out, float
         default: one_head(kv, query, target, own, first[t], end[t], sharing, scale, (int)(dim / LANES)); break;
         }
     }
+}
+
+/* ---- attention of a chunk of tokens over paged keys and values ------------------------------------------------------
+ *
+ * The rows of one KV head are (token, query head) pairs, token by token; they are taken in panels of some vectors, a row
+ * in each lane. Scores and sums therefore stand transposed, [keys][rows] and [dim][rows]: keys and values are
+ * read in place, one number at a time for all lanes, and a softmax never sums across a vector. Keys come in stretches
+ * whose scores stay in the first cache, with a running maximum (arXiv 2205.14135, algorithm 1).
+ */
+
+#ifdef __AVX512F__
+#define WIDE 4 /* vectors of a panel: TOGETHER * WIDE sums fit in the registers */
+#else
+#define WIDE 1
+#endif
+#define STRETCH 128 /* keys, a multiple of TOGETHER */
+#define LARGEST 256 /* dim */
+
+struct panel {
+    float query[LARGEST][WIDE * LANES] __attribute__((aligned(4 * LANES))), total[LARGEST][WIDE * LANES], score[STRETCH][WIDE * LANES];
+    int32_t seen[WIDE * LANES]; /* the position of each row */
+    const float *key[STRETCH], *value[STRETCH];
+};
+
+/* score[key][row] for `count` keys, and the largest of each row. */
+INLINE void chunk_scores(struct panel *p, ptrdiff_t count, ptrdiff_t dim, vec *most, const int wide) {
+    for (ptrdiff_t at = 0; at < count; at += TOGETHER) {
+        vec total[TOGETHER][WIDE];
+        UNROLL for (int k = 0; k < TOGETHER; k++)
+            UNROLL for (int v = 0; v < wide; v++) total[k][v] = (vec){0};
+        const float *key[TOGETHER];
+        UNROLL for (int k = 0; k < TOGETHER; k++) key[k] = p->key[at + k];
+        for (ptrdiff_t d = 0; d < dim; d++) {
+            vec query[WIDE];
+            UNROLL for (int v = 0; v < wide; v++) query[v] = load(p->query[d] + v * LANES);
+            UNROLL for (int k = 0; k < TOGETHER; k++)
+                UNROLL for (int v = 0; v < wide; v++) total[k][v] += key[k][d] * query[v];
+        }
+        UNROLL for (int k = 0; k < TOGETHER; k++)
+            UNROLL for (int v = 0; v < wide; v++) {
+                store(p->score[at + k] + v * LANES, total[k][v]);
+                const ivec more = total[k][v] > most[v];
+                most[v] = (vec)(((ivec)total[k][v] & more) | ((ivec)most[v] & ~more));
+            }
+    }
+}
+
+/* total[dim][row] = total * factor + value * score */
+INLINE void chunk_values(struct panel *p, ptrdiff_t count, ptrdiff_t dim, const vec *factor, const int wide) {
+    for (ptrdiff_t d = 0; d < dim; d += TOGETHER) {
+        vec total[TOGETHER][WIDE];
+        UNROLL for (int i = 0; i < TOGETHER; i++)
+            UNROLL for (int v = 0; v < wide; v++) total[i][v] = load(p->total[d + i] + v * LANES) * factor[v];
+        for (ptrdiff_t k = 0; k < count; k++) {
+            const float *value = p->value[k] + d;
+            vec weight[WIDE];
+            UNROLL for (int v = 0; v < wide; v++) weight[v] = load(p->score[k] + v * LANES);
+            UNROLL for (int i = 0; i < TOGETHER; i++)
+                UNROLL for (int v = 0; v < wide; v++) total[i][v] += value[i] * weight[v];
+        }
+        UNROLL for (int i = 0; i < TOGETHER; i++)
+            UNROLL for (int v = 0; v < wide; v++) store(p->total[d + i] + v * LANES, total[i][v]);
+    }
+}
+
+/* Rows see the keys from `window` before their position to it; what they don't see of keys begin .. begin + count - 1 gets no
+ * weight. */
+INLINE void hide(struct panel *p, ptrdiff_t begin, ptrdiff_t count, ptrdiff_t window, const int wide) {
+    for (ptrdiff_t k = 0; k < count; k++)
+        UNROLL for (int v = 0; v < wide; v++) {
+            ivec own;
+            memcpy(&own, p->seen + v * LANES, sizeof own);
+            const ivec key = (ivec){0} + (int32_t)(begin + k);
+            const ivec hidden = (key > own) | (key <= own - (int32_t)window);
+            const vec least = (vec){0} - 1e30f;
+            vec score = load(p->score[k] + v * LANES);
+            score = (vec)(((ivec)score & ~hidden) | ((ivec)least & hidden));
+            store(p->score[k] + v * LANES, score);
+        }
+}
+
+INLINE void one_panel(struct panel *p, struct paged kv, ptrdiff_t first, ptrdiff_t last, ptrdiff_t window, ptrdiff_t dim,
+                      vec *sums, const int wide) {
+    vec most[WIDE];
+    UNROLL for (int v = 0; v < wide; v++) most[v] = (vec){0} - 1e29f, sums[v] = (vec){0};
+    for (ptrdiff_t begin = first; begin <= last; begin += STRETCH) {
+        const ptrdiff_t count = last + 1 - begin < STRETCH ? last + 1 - begin : STRETCH;
+        for (ptrdiff_t k = 0; k < (count + TOGETHER - 1) / TOGETHER * TOGETHER; k++) { /* the last one stands in for none */
+            const ptrdiff_t slot = slot_of(kv, begin + (k < count ? k : count - 1));
+            p->key[k] = kv.keys + slot * kv.token;
+            p->value[k] = kv.values + slot * kv.token;
+        }
+        vec before[WIDE], factor[WIDE];
+        UNROLL for (int v = 0; v < wide; v++) before[v] = most[v];
+        chunk_scores(p, count, dim, most, wide);
+        if (begin + count - 1 > p->seen[0] || begin <= p->seen[wide * LANES - 1] - window) {
+            hide(p, begin, count, window, wide);
+            UNROLL for (int v = 0; v < wide; v++) most[v] = before[v];
+            for (ptrdiff_t k = 0; k < count; k++)
+                UNROLL for (int v = 0; v < wide; v++) {
+                    const vec score = load(p->score[k] + v * LANES);
+                    const ivec more = score > most[v];
+                    most[v] = (vec)(((ivec)score & more) | ((ivec)most[v] & ~more));
+                }
+        }
+        const vec none = (vec){0} - 87.0f;
+        UNROLL for (int v = 0; v < wide; v++) {
+            factor[v] = exponential(before[v] - most[v]);
+            sums[v] *= factor[v];
+        }
+        for (ptrdiff_t k = 0; k < count; k++)
+            UNROLL for (int v = 0; v < wide; v++) {
+                const vec below = load(p->score[k] + v * LANES) - most[v];
+                const vec weight = (vec)((ivec)exponential(below) & ~(below < none));
+                sums[v] += weight;
+                store(p->score[k] + v * LANES, weight);
+            }
+        chunk_values(p, count, dim, factor, wide);
+    }
+}
+
+/* Softmax attention of `tokens` tokens of one sequence, at positions start, start + 1, .., each over the `window` positions
+ * up to its own.
+ *
+ * queries, out: [tokens, kv_heads * sharing * dim], rows `query_row` and `out_row` floats apart; cache and dim as for
+ * paged_attention; table: the sequence's blocks.
+ */
+void chunk_attention(const float *queries, const float *cache, float *out, const int32_t *table, ptrdiff_t tokens,
+                    ptrdiff_t start, ptrdiff_t window, ptrdiff_t query_row, ptrdiff_t out_row, ptrdiff_t slots,
+                    ptrdiff_t block_size, ptrdiff_t kv_heads, ptrdiff_t sharing, ptrdiff_t dim, float scale,
+                    int threads) {
+    const ptrdiff_t token = kv_heads * dim, rows = tokens * sharing, most = WIDE * LANES;
+    const ptrdiff_t panels = (rows + most - 1) / most;
+#pragma omp parallel for num_threads(threads) if (threads > 1) schedule(dynamic)
+    for (ptrdiff_t work = 0; work < kv_heads * panels; work++) {
+        struct panel p;
+        const ptrdiff_t h = work / panels, from = work % panels * most, to = from + most < rows ? from + most : rows;
+        const struct paged kv = {cache + h * dim, cache + slots * token + h * dim, table, block_size, token};
+        const int wide = to - from <= LANES ? 1 : WIDE;
+        for (ptrdiff_t r = 0; r < wide * LANES; r++) { /* rows beyond the last repeat it */
+            const ptrdiff_t row = from + r < to ? from + r : to - 1, t = row / sharing;
+            const float *query = queries + t * query_row + (h * sharing + row % sharing) * dim;
+            p.seen[r] = (int32_t)(start + t);
+            for (ptrdiff_t d = 0; d < dim; d++) p.query[d][r] = query[d] * scale, p.total[d][r] = 0;
+        }
+        vec sums[WIDE];
+        const ptrdiff_t last = p.seen[wide * LANES - 1], first = p.seen[0] - window + 1;
+        if (wide == 1) one_panel(&p, kv, first > 0 ? first : 0, last, window, dim, sums, 1);
+        else one_panel(&p, kv, first > 0 ? first : 0, last, window, dim, sums, WIDE);
+        float whole[WIDE * LANES];
+        memcpy(whole, sums, sizeof whole);
+        for (ptrdiff_t row = from; row < to; row++) {
+            float *target = out + row / sharing * out_row + (h * sharing + row % sharing) * dim;
+            for (ptrdiff_t d = 0; d < dim; d++) target[d] = p.total[d][row - from] / whole[row - from];
+        }
+    }
+}
+
+/* Whether a vector is one register of this machine; where it is several, compilers keep a panel's sums in memory, and
+ * chunk_attention is slower than a library's products. */
+int vectors_are_registers(void) {
+#ifdef __AVX512F__
+    return 1;
+#else
+    return 0;
+#endif
 }

@@ -24,7 +24,7 @@ from torch import Tensor
 SOURCE = Path(__file__).with_name("kernels.c")
 MOST_ROWS = 8  # of ``coded_product``
 LANES = 16  # floats of a vector
-_LARGEST_HEAD = 256  # of ``paged_attention``
+_LARGEST_HEAD = 256  # of attention
 _SWITCH = "AGENTCTX_ENGINE_KERNELS"
 _FLAGS = ("-std=gnu11", "-O2", "-march=native", "-shared", "-fPIC", "-w")
 _SECONDS = 600.0  # for the compiler
@@ -42,16 +42,21 @@ class Kernels:
         self._product.argtypes = [pointer] * 3 + [size] * 4 + [threads]
         self._norm = library.rms_norm
         self._norm.restype = None
-        self._norm.argtypes = [pointer] * 3 + [size] * 3 + [ctypes.c_float]
+        self._norm.argtypes = [pointer] * 3 + [size] * 3 + [ctypes.c_float, threads]
         self._silu = library.gate_silu
         self._silu.restype = None
-        self._silu.argtypes = [pointer] * 2 + [size] * 2
+        self._silu.argtypes = [pointer] * 2 + [size] * 2 + [threads]
         self._rotate = library.rotate_and_write
         self._rotate.restype = None
-        self._rotate.argtypes = [pointer] * 4 + [size] * 5
+        self._rotate.argtypes = [pointer] * 4 + [size] * 5 + [threads]
         self._attention = library.paged_attention
         self._attention.restype = None
         self._attention.argtypes = [pointer] * 9 + [size] * 7 + [ctypes.c_float, threads]
+        self._chunk = library.chunk_attention
+        self._chunk.restype = None
+        self._chunk.argtypes = [pointer] * 4 + [size] * 10 + [ctypes.c_float, threads]
+        # Whether ``chunk_attention`` is the faster one here; it is right everywhere.
+        self.prefers_chunk_attention = bool(library.vectors_are_registers())
 
     def coded_product(self, x: Tensor, weight: Tensor, outputs: int, group: int) -> Tensor:
         """``x`` [1, 2, 4 or 8 rows, inputs] times a ``CodedWeight``'s data → [rows, outputs]."""
@@ -66,14 +71,16 @@ class Kernels:
         """``x`` [rows, size] over its root mean square, times ``weight``."""
         y = torch.empty_like(x)
         rows, size = x.shape
-        self._norm(x.data_ptr(), weight.data_ptr(), y.data_ptr(), rows, size, size, eps)
+        self._norm(
+            x.data_ptr(), weight.data_ptr(), y.data_ptr(), rows, size, size, eps, torch.get_num_threads()
+        )  # fmt: skip
         return y
 
     def gate_silu(self, gate_up: Tensor) -> Tensor:
         """[rows, 2 * size] → silu of a row's first half times its second; ``size`` is a multiple of 16."""
         rows, size = gate_up.shape[0], gate_up.shape[1] // 2
         y = gate_up.new_empty((rows, size))
-        self._silu(gate_up.data_ptr(), y.data_ptr(), rows, size)
+        self._silu(gate_up.data_ptr(), y.data_ptr(), rows, size, torch.get_num_threads())
         return y
 
     def rotate_and_write(self, qkv: Tensor, turn: Tensor, cache: Tensor, slots: Tensor, heads: int) -> None:
@@ -82,7 +89,7 @@ class Kernels:
         _, blocks, block_size, kv_heads, head_dim = cache.shape
         self._rotate(
             qkv.data_ptr(), turn.data_ptr(), cache.data_ptr(), slots.data_ptr(), len(slots), heads, kv_heads,
-            head_dim, blocks * block_size,
+            head_dim, blocks * block_size, torch.get_num_threads(),
         )  # fmt: skip
 
     def paged_attention(
@@ -115,9 +122,34 @@ class Kernels:
             scratch.shape[1], scale, torch.get_num_threads(),
         )  # fmt: skip
 
+    def chunk_attention(
+        self,
+        queries: Tensor,
+        cache: Tensor,
+        out: Tensor,
+        *,
+        table: Tensor,
+        start: int,
+        window: int | None,
+        scale: float,
+    ) -> None:
+        """Neighbouring tokens of one sequence, from position ``start`` on, over their keys, into ``out``.
+
+        queries: [tokens, heads, head_dim] and out: [tokens, heads * head_dim], rows contiguous in themselves; cache as in
+            ``paged_attention``.
+        table: the sequence's block table, int32. window: how many positions a token sees up to its own.
+        """
+        _, blocks, block_size, kv_heads, head_dim = cache.shape
+        seen = start + len(queries) if window is None else min(window, start + len(queries))
+        self._chunk(
+            queries.data_ptr(), cache.data_ptr(), out.data_ptr(), table.data_ptr(), len(queries), start, seen,
+            queries.stride(0), out.stride(0), blocks * block_size, block_size, kv_heads,
+            queries.shape[1] // kv_heads, head_dim, scale, torch.get_num_threads(),
+        )  # fmt: skip
+
 
 def attends(head_dim: int) -> bool:
-    """Whether ``paged_attention`` does heads of this size."""
+    """Whether ``paged_attention`` and ``chunk_attention`` do heads of this size."""
     return head_dim % LANES == 0 and head_dim <= _LARGEST_HEAD
 
 

@@ -14,7 +14,7 @@ from agentctx_engine.attention.backend import AttentionBackend, AttentionPlan
 from agentctx_engine.attention.batch import Batch
 from agentctx_engine.attention.cpu import CpuAttention
 from agentctx_engine.attention.named import accelerated_attention
-from agentctx_engine.kernels import LANES, MOST_ROWS, Kernels, attends, load_kernels
+from agentctx_engine.kernels import LANES, Kernels, attends, load_kernels
 from agentctx_engine.models.coded_weight import CodedWeight, stack
 from agentctx_engine.models.config import Rope
 from agentctx_engine.models.fingerprint import Fingerprint
@@ -48,6 +48,8 @@ class Step:
     turns: dict[Rope, Tensor]
     slot_mapping: tuple[Tensor, ...]
     plan: AttentionPlan
+    kernels: Kernels | None  # None in a deterministic step, too: its bits never depend on a compiler
+    wanted: Tensor | None  # the rows that leave the last layer; None: all
 
 
 class Model:
@@ -109,7 +111,7 @@ class Model:
         """
         if deterministic:
             return self._forward_in_tiles(batch, kv_caches)
-        padding = max(0, self._min_rows - batch.num_tokens)
+        padding, rows = max(0, self._min_rows - batch.num_tokens), len(batch.logit_rows)
         x = self._run(
             F.pad(batch.token_ids, (0, padding)),
             Step(
@@ -117,12 +119,12 @@ class Model:
                 turns=self._rotation.at(F.pad(batch.positions, (0, padding))),
                 slot_mapping=batch.slot_mapping,
                 plan=self.attention.plan(batch, self._windows, self.dtype),
+                kernels=self._kernels,
+                wanted=F.pad(batch.logit_rows, (0, max(0, self._min_rows - rows))),
             ),
             kv_caches,
         )
-        wanted = x[batch.logit_rows]
-        rows = wanted.shape[0]
-        return self._logits(F.pad(wanted, (0, 0, 0, max(0, self._min_rows - rows))))[:rows]
+        return self._logits(x, self._kernels)[:rows]
 
     def _forward_in_tiles(self, batch: Batch, kv_caches: Sequence[Tensor]) -> Tensor:
         result = torch.empty((len(batch.logit_rows), self.config.vocab_size), device=self.device)
@@ -137,34 +139,38 @@ class Model:
                 turns=self._rotation.at(rows.positions),
                 slot_mapping=rows.slot_mapping,
                 plan=tiles.plan_pass(batch, work, self._windows, self.dtype, self.device),
+                kernels=None,
+                wanted=None,
             )
             x = self._run(rows.token_ids, step, kv_caches)
             target = place[rows.batch_rows]
             wanted = target >= 0
             if wanted.any():
-                result[target[wanted]] = self._logits(x)[rows.rows[wanted]]
+                result[target[wanted]] = self._logits(x, None)[rows.rows[wanted]]
         return result
 
     def _run(self, token_ids: Tensor, step: Step, kv_caches: Sequence[Tensor]) -> Tensor:
-        """All layers: token ids [rows] → hidden states [rows, hidden_size]."""
+        """All layers: token ids [rows] → hidden states [wanted rows, hidden_size]."""
         x = F.embedding(token_ids, self.embedding) * self.config.embedding_scale
         for layer, cache in zip(self.layers, kv_caches, strict=True):
-            x = x + self._attention(layer, x, cache, step)
-            x = x + self._mlp(layer, x)
+            attended = self._attend(layer, x, cache, step)
+            if layer is self.layers[-1] and step.wanted is not None:
+                attended, x = attended[step.wanted], x[step.wanted]
+            x += self._attention_out(layer, attended, step.kernels)
+            x += self._mlp(layer, x, step.kernels)
         return x
 
-    def _logits(self, x: Tensor) -> Tensor:
-        return self.output(self._norm(x, self.final_norm)).float()
+    def _logits(self, x: Tensor, kernels: Kernels | None) -> Tensor:
+        return self.output(self._norm(x, self.final_norm, kernels)).float()
 
-    def _attention(self, layer: Layer, x: Tensor, cache: Tensor, step: Step) -> Tensor:
-        """One layer's attention block on ``x`` [rows, hidden_size]."""
-        config = self.config
-        qkv = layer.qkv(self._norm(x, layer.attention_norm)).view(x.shape[0], -1, config.head_dim)
+    def _attend(self, layer: Layer, x: Tensor, cache: Tensor, step: Step) -> Tensor:
+        """One layer's keys and values written, and its attention on ``x`` [rows, hidden_size]."""
+        config, kernels = self.config, step.kernels
+        qkv = layer.qkv(self._norm(x, layer.attention_norm, kernels)).view(x.shape[0], -1, config.head_dim)
         heads, values = torch.split(qkv, [config.num_heads + config.num_kv_heads, config.num_kv_heads], dim=1)
         if layer.head_norm is not None:
             heads = F.rms_norm(heads, heads.shape[-1:], None, config.norm_eps) * layer.head_norm
         slots = step.slot_mapping[layer.group]
-        kernels = self._kernels_for(x)
         if kernels is not None:
             if layer.head_norm is not None:
                 qkv = torch.cat([heads, values], dim=1)
@@ -175,27 +181,25 @@ class Model:
                 rotate(heads, step.turns[layer.rope]), [config.num_heads, config.num_kv_heads], dim=1
             )
             kv_cache.write(cache, slots, keys[step.rows], values[step.rows])
-        out = layer.attention_out(step.plan.attend(layer.group, queries, cache, config.softmax_scale))
-        return out if layer.attention_out_norm is None else self._norm(out, layer.attention_out_norm)
+        return step.plan.attend(layer.group, queries, cache, config.softmax_scale)
 
-    def _mlp(self, layer: Layer, x: Tensor) -> Tensor:
+    def _attention_out(self, layer: Layer, attended: Tensor, kernels: Kernels | None) -> Tensor:
+        out = layer.attention_out(attended)
+        return out if layer.attention_out_norm is None else self._norm(out, layer.attention_out_norm, kernels)
+
+    def _mlp(self, layer: Layer, x: Tensor, kernels: Kernels | None) -> Tensor:
         """One layer's gated MLP on ``x`` [rows, hidden_size]."""
-        gate_up = layer.gate_up(self._norm(x, layer.mlp_norm))
-        kernels, config = self._kernels_for(x), self.config
+        gate_up = layer.gate_up(self._norm(x, layer.mlp_norm, kernels))
+        config = self.config
         if kernels is not None and config.activation == "silu" and config.intermediate_size % LANES == 0:
             out = layer.down(kernels.gate_silu(gate_up))
         else:
             gate, up = gate_up.chunk(2, dim=-1)
             gate = F.silu(gate) if config.activation == "silu" else F.gelu(gate, approximate="tanh")
             out = layer.down(gate.mul_(up))
-        return out if layer.mlp_out_norm is None else self._norm(out, layer.mlp_out_norm)
+        return out if layer.mlp_out_norm is None else self._norm(out, layer.mlp_out_norm, kernels)
 
-    def _kernels_for(self, x: Tensor) -> Kernels | None:
-        """For few rows. A deterministic tile has more, so that its bits never depend on a compiler."""
-        return self._kernels if x.shape[0] <= MOST_ROWS else None
-
-    def _norm(self, x: Tensor, weight: Tensor) -> Tensor:
-        kernels = self._kernels_for(x)
+    def _norm(self, x: Tensor, weight: Tensor, kernels: Kernels | None) -> Tensor:
         if kernels is not None:
             return kernels.rms_norm(x, weight, self.config.norm_eps)
         return F.rms_norm(x, x.shape[-1:], weight, self.config.norm_eps)
