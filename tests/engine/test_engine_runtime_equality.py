@@ -24,10 +24,13 @@ TIE = 1e-4  # two logits closer than this may change places when the order of a 
 
 
 @cache
-def model(family: Family) -> Model:
+def model(family: Family, kernels: str = "c") -> Model:
+    """``kernels``: what a model that isn't deterministic decodes with, "c" (where there is a compiler) or "torch"."""
     layers = 3 if family == "gemma3" else 2  # every third of Gemma's sees the whole context
     config = random_config(family, vocab_size=VOCABULARY, num_layers=layers, window=24)
-    return random_model(family, seed=1, config=config)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("AGENTCTX_ENGINE_KERNELS", kernels)
+        return random_model(family, seed=1, config=config)
 
 
 @cache
@@ -55,7 +58,22 @@ def test_logits_are_bitwise_those_of_a_fresh_engine_without_caching(
     family: Family, schedule: Schedule
 ) -> None:
     """Deterministic mode, whatever was cached, cut into chunks, batched, forked, preempted or evicted."""
-    result = run(model(family), schedule, keep_logits=True)
+    check_bits(model(family), family, schedule)
+
+
+@settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
+@given(
+    family=st.sampled_from(FAMILIES),
+    schedule=schedules(vocab_size=VOCABULARY, max_output=16, deterministic=True),
+)
+def test_bits_are_the_same_without_the_c_kernels(family: Family, schedule: Schedule) -> None:
+    """A model loaded without them against fresh engines of one loaded with them."""
+    check_bits(model(family, "torch"), family, schedule)
+
+
+def check_bits(subject: Model, family: Family, schedule: Schedule) -> None:
+    """All of a deterministic schedule's logits equal those of fresh engines."""
+    result = run(subject, schedule, keep_logits=True)
     check_end(result)
     for request, arrival in zip(result.requests, schedule.arrivals, strict=True):
         expected = alone(family, arrival.prompt, arrival.max_tokens, deterministic=True)
@@ -67,13 +85,14 @@ def test_logits_are_bitwise_those_of_a_fresh_engine_without_caching(
     event(f"hits: {result.core.totals.cached_tokens > 0}, preempted: {result.core.totals.preemptions > 0}")
 
 
+@pytest.mark.parametrize("kernels", ["c", "torch"])
 @settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     family=st.sampled_from(FAMILIES), schedule=schedules(vocab_size=VOCABULARY, max_requests=5, max_output=8)
 )
-def test_the_fast_mode_gives_the_same_answers(family: Family, schedule: Schedule) -> None:
+def test_the_fast_mode_gives_the_same_answers(kernels: str, family: Family, schedule: Schedule) -> None:
     """But for rounding: where an answer leaves the other one, the two tokens' logits are as good as equal."""
-    result = run(model(family), schedule, keep_logits=True)
+    result = run(model(family, kernels), schedule, keep_logits=True)
     check_end(result)
     for request, arrival in zip(result.requests, schedule.arrivals, strict=True):
         expected = alone(family, arrival.prompt, arrival.max_tokens, deterministic=False)
