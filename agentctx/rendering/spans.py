@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from operator import attrgetter
 from typing import Literal
 
@@ -22,7 +22,7 @@ Run = tuple[int, int, Source]
 """Characters of known origin: first, end, source."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Mapped:
     """Spans that are already known. ``unchanged``: characters up to which text, tokens and their places are the same.
 
@@ -156,5 +156,7 @@ def _rezoned(spans: tuple[Span, ...], old: Request, new: Request) -> list[Span]:
         if span.field == "note" and span.item in (was, now):
             assert span.item is not None, "notes belong to messages"
             zone: Zone = "tail" if span.item == now else zone_of(new, span.item)
-            changed[index] = replace(span, zone=zone)
+            changed[index] = Span(
+                span.start, span.end, span.char_start, span.char_end, zone, span.item, span.field
+            )
     return changed

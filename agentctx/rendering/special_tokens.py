@@ -54,6 +54,11 @@ class SpecialTokens:
             and not any(text != other and _overlap(text, other) for other in odd)
         )
 
+    @cached_property
+    def _forms(self) -> tuple[re.Pattern[str], ...]:
+        """The brackets of those."""
+        return tuple(form for form in _BRACKETED if any(map(form.fullmatch, self._cuttable)))
+
     def split(self, text: str) -> Iterator[tuple[int, int, int]]:
         """The text as (start, end, id) in order; id -1 for plain text between special tokens."""
         if self._pattern is None:
@@ -98,7 +103,7 @@ class SpecialTokens:
         while high > 0 and self._cuttable:
             low = max(0, high - window)
             best = -1
-            for form in _BRACKETED:
+            for form in self._forms:
                 for match in form.finditer(text, low, limit):
                     if match.start() > best and match.group() in self._cuttable:
                         best = match.start()

@@ -136,7 +136,7 @@ class TiktokenTokenizer:
         return ids.astype(np.int32)
 
     def _placed(self, text: str, ids: TokenIds) -> tuple[TokenIds, CharStarts]:
-        lengths = self._lengths[ids]
+        lengths = self._lengths.take(ids)
         return ids, byte_starts_to_char_starts(text, lengths.cumsum(dtype=np.int32) - lengths)
 
     def cut(self, text: str, limit: int) -> int:

@@ -41,7 +41,7 @@ class Converter:
         """Convert; what ``previous`` shares with the request is taken over as the same objects."""
         kept = shared_messages(previous.request.messages, request.messages) if previous is not None else 0
         messages = previous.conversation.messages[:kept] if previous is not None else []
-        origins = list(previous.origins[:kept]) if previous is not None else []
+        origins: list[dict[int, Source]] = []
         for index in range(kept, len(request.messages)):
             found: dict[int, Source] = {}
             messages.append(self._message(request.messages[index], index, found))
@@ -49,14 +49,20 @@ class Converter:
         same_tools = previous is not None and (
             previous.request.tools is request.tools or previous.request.tools == request.tools
         )
+        before = previous.origins[:kept] if previous is not None else ()
+        every = before + tuple(origins)
         if previous is not None and same_tools:
-            conversation = self._extended(previous, messages, origins, kept)
+            conversation = self._extended(previous, messages, every, kept)
         else:
-            conversation = self._with_tools(request.tools, messages, origins)
-        return Prepared(request, conversation, tuple(origins), kept)
+            conversation = self._with_tools(request.tools, messages, every)
+        return Prepared(request, conversation, every, kept)
 
     def _extended(
-        self, previous: Prepared, messages: list[dict[str, Any]], origins: list[dict[int, Source]], kept: int
+        self,
+        previous: Prepared,
+        messages: list[dict[str, Any]],
+        origins: tuple[dict[int, Source], ...],
+        kept: int,
     ) -> Conversation:
         old = previous.conversation
         if kept == len(previous.origins):
@@ -70,7 +76,7 @@ class Converter:
         return Conversation(messages, old.tools, found, True, old.kept, old.json_texts)
 
     def _with_tools(
-        self, tools: tuple[Tool, ...], messages: list[dict[str, Any]], origins: list[dict[int, Source]]
+        self, tools: tuple[Tool, ...], messages: list[dict[str, Any]], origins: tuple[dict[int, Source], ...]
     ) -> Conversation:
         found: dict[int, Source] = {}
         made = [self._tool(tool, index, found) for index, tool in enumerate(tools)] or None

@@ -40,6 +40,7 @@ class Messages(list[Any]):
 
     def __init__(self, items: list[Any], run: RenderRun, offset: int = 0) -> None:
         super().__init__(items)
+        self._plain = items  # what a template can't name: reading it isn't watched
         self._run = run
         self.offset = offset
 
@@ -124,6 +125,11 @@ class Messages(list[Any]):
             return list.__getitem__(self, key)
         self._all()
         return list.__getitem__(self, key)
+
+
+def items_of(messages: Messages) -> list[Any]:
+    """The messages for a loop to walk over, not copied: no template whose loops are resumed can change them."""
+    return messages._plain
 
 
 @dataclass(slots=True)
@@ -289,7 +295,7 @@ def same_value(old: Any, new: Any, places: Mapping[int, int]) -> bool:
 def leading_same(old: list[Any], new: list[Any], known: int = 0) -> int:
     """Number of leading elements that are the same objects, or equal plain values; ``known`` are."""
     limit = min(len(old), len(new))
-    if all(map(is_, old[known:], new[known:])):
+    if known >= limit or old is new or all(map(is_, old[known:], new[known:])):
         return limit
     same = known
     while same < limit:

@@ -21,7 +21,7 @@ from agentctx.rendering.templates.comparing import (
 )
 from agentctx.rendering.templates.formats import percent
 from agentctx.rendering.templates.limits import PIECE_BYTES, LimitError, Meter, nesting, size_of, text_size
-from agentctx.rendering.templates.loops import Messages, Passes
+from agentctx.rendering.templates.loops import Messages, Passes, items_of
 from agentctx.rendering.templates.tracing import (
     Traced,
     added,
@@ -200,7 +200,12 @@ def metered_generator(values: Iterator[Any]) -> Iterator[Any]:
 
 def resume_loop(values: Any, number: int) -> Passes:
     """The items of top-level loop ``number``."""
-    return RUN.get().begin_loop(number, listed(values), values.offset if type(values) is Messages else -1)
+    run = RUN.get()
+    if not isinstance(values, Messages):
+        return run.begin_loop(number, listed(values), -1)
+    items = items_of(values)
+    run.meter.charge(8 * len(items))
+    return run.begin_loop(number, items, values.offset)
 
 
 # ---------------------------------------------------------------------------------------------------------------- filters

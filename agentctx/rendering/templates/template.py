@@ -103,7 +103,7 @@ class Rendering:
         return str(self.written)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Taken:
     """A part of the previous rendering: its characters and runs there, its places among the pieces and runs of the new one."""
 
@@ -169,7 +169,7 @@ class RenderRun:
         self.meter.check_output(self.chars)
 
     def namespace_states(self) -> tuple[dict[str, Any], ...]:
-        return tuple([namespace_contents(namespace) for namespace in self.namespaces])
+        return tuple([namespace_contents(each) for each in self.namespaces]) if self.namespaces else ()
 
     def begin_loop(self, number: int, items: list[Any], offset: int) -> Passes:
         """The passes of top-level loop ``number``; text of passes that need not be made again is taken over first."""
@@ -191,8 +191,10 @@ class RenderRun:
         assert self.previous is not None
         if len(old.entry) != len(new.entry):
             return False
-        places = {id(namespace): i for i, namespace in enumerate(self.previous.namespaces[: len(old.entry)])}
-        places |= {id(namespace): i for i, namespace in enumerate(self.namespaces)}
+        places: dict[int, int] = {}
+        if old.entry:
+            places = {id(made): i for i, made in enumerate(self.previous.namespaces[: len(old.entry)])}
+            places |= {id(made): i for i, made in enumerate(self.namespaces)}
         for before, after in zip(old.entry, new.entry, strict=True):
             if before.keys() != after.keys() or not all(
                 same_value(value, after[key], places) for key, value in before.items()
@@ -223,13 +225,22 @@ class RenderRun:
         for namespace, made in zip(self.namespaces, states, strict=True):
             set_namespace(namespace, made)
         shift = self.chars - old.start_char
-        runs = self.previous.runs[old.start_run : old.start_run + boundary.runs]
         where = (len(self.out), len(self.runs))
         self._take(Taken(old.start_char, boundary.chars, old.start_run, boundary.runs, *where))
-        self.runs.extend(runs if not shift else [(a + shift, b + shift, source) for a, b, source in runs])
+        self._take_runs(old.start_run, old.start_run + boundary.runs, shift)
         self.chars += boundary.chars
         new.boundaries = old.boundaries[: count + 1]
         return True
+
+    def _take_runs(self, first: int, end: int, shift: int) -> None:
+        """Take over runs of the previous rendering: copied once when what stands before them is the same too."""
+        assert self.previous is not None
+        old = self.previous.runs
+        if not shift and len(self.runs) == first and self.runs == old[:first]:
+            self.runs = old[:end]
+        else:
+            runs = old[first:end]
+            self.runs.extend(runs if not shift else [(a + shift, b + shift, source) for a, b, source in runs])
 
     def _take(self, part: Taken) -> None:
         """Take over a part of the previous text: the longest one only when all is written, so that it is copied once."""
