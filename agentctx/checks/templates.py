@@ -39,9 +39,14 @@ def check_template(source: TemplateSource, rules: TemplateRules | None = None) -
         subject = Subject(
             source.source, name=source.name, variables=source.variables, keywords=rules.keywords
         )
-        return check_subject(subject, source.location, source.counting(), rules.session)
+        report = check_subject(subject, source.location, source.counting(), rules.session)
     except AgentctxError as error:
         return TemplateReport(source.name, source.location, error=str(error))
+    if report.facts is not None and report.facts.content == "neither":
+        # Nothing was compared, so nothing may be called append-only.
+        reason = next((case.error for case in report.cases if case.error), source.name)
+        report.error = f"{reason}; no conversation could be rendered"
+    return report
 
 
 def check_templates(

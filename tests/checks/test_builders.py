@@ -101,6 +101,7 @@ def test_what_can_t_be_evaluated_is_said(name: str, message: str) -> None:
     assert message in error.message
 
 
+@pytest.mark.xdist_group("sleepers")  # they count one another's processes
 @pytest.mark.parametrize("name", ["endless", "floods", "leaves_children", "closes_everything"])
 def test_what_never_ends_is_killed_in_time(name: str) -> None:
     before = _sleepers()

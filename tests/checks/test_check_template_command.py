@@ -112,6 +112,13 @@ def test_endless_templates_are_3_in_time(name: str) -> None:
     assert report.error.startswith("hostile")
 
 
+def test_a_template_that_refuses_everything_is_not_called_append_only() -> None:
+    source = "{{ raise_exception('only for embeddings') }}"
+    report = check_template(TemplateSource("refusing", "refusing.jinja", source))
+    assert "only for embeddings" in report.error
+    assert report.error.endswith("; no conversation could be rendered")
+
+
 def test_a_slow_template_ends_the_check(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each text stays within its limit, all together would take minutes."""
     monkeypatch.setattr(subject, "MOST_SECONDS", 1.0)
