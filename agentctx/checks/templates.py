@@ -42,10 +42,9 @@ def check_template(source: TemplateSource, rules: TemplateRules | None = None) -
         report = check_subject(subject, source.location, source.counting(), rules.session)
     except AgentctxError as error:
         return TemplateReport(source.name, source.location, error=str(error))
-    if report.facts is not None and report.facts.content == "neither":
+    if report.cases and all(case.error for case in report.cases):
         # Nothing was compared, so nothing may be called append-only.
-        reason = next((case.error for case in report.cases if case.error), source.name)
-        report.error = f"{reason}; no conversation could be rendered"
+        report.error = f"{report.cases[0].error}; no conversation could be rendered"
     return report
 
 

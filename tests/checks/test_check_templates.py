@@ -27,6 +27,9 @@ def cpu_seconds() -> float:
     return used.ru_utime + used.ru_stime
 
 
+_LEVELS = ("append_only_calls", "append_only_nogen", "append_only_gen")
+
+
 @pytest.fixture(scope="module")
 def corpus(shared_dir: Path) -> Path:
     return shared_dir / "corpus" / "templates"
@@ -54,14 +57,16 @@ def test_the_verdict_of_every_case_is_the_truth(
     table = rows(corpus, "TRUTH.tsv")
     for row in table:
         case = next(each for each in reports[row["template"]].cases if each.name == row["case"])
-        expected = tuple(row[f"append_only_{level}"] for level in ("calls", "nogen", "gen"))
+        expected = tuple(row[level] for level in _LEVELS)
         if (case.calls, case.stored, case.reply) != expected:
             wrong[row["template"], row["case"]] = expected
     with capsys.disabled():
         print(f"\n{len(table) - len(wrong)} of {len(table)} verdicts agree, of {len(reports)} templates")
     assert not wrong
     assert len(reports) >= 336
-    assert not any(report.error for report in reports.values())
+    # A template that refuses every conversation could not be checked; all others were.
+    rendering = {row["template"] for row in table for level in _LEVELS if row[level] in ("yes", "no")}
+    assert {name for name, report in reports.items() if report.error} == reports.keys() - rendering
 
 
 @pytest.mark.slow
