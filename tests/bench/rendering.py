@@ -21,11 +21,15 @@ from itertools import pairwise
 from pathlib import Path
 from time import thread_time
 
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
+
 from agentctx.messages import Message, Request, Tool, ToolCall
 from agentctx.rendering import Prompt, Renderer, load_renderer
 from agentctx.rendering.template_renderer import TemplateRenderer
 from agentctx.rendering.templates import ChatTemplate
 from agentctx.rendering.tokenizer import embedded_tokenizer, with_tokens
+from tests.bench.timed_tokenizer import WORDS
 
 TURNS, TOKENS = 200, 150_000
 LAST_TURNS, LAST_TOKENS = 30, 400
@@ -52,20 +56,7 @@ TEMPLATE = """
     {%- endif %}
 {%- endfor %}
 {%- if add_generation_prompt %}{{- '<|im_start|>assistant\\n' }}{%- endif %}"""
-_WORDS = (
-    "def",
-    "class",
-    "return",
-    "import",
-    "path",
-    "value",
-    "index",
-    "token",
-    "message",
-    "request",
-    "history",
-    "policy",
-)
+_WORDS = WORDS[:12]
 
 
 def template_renderer() -> TemplateRenderer:

@@ -21,10 +21,13 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from pathlib import Path
 from time import thread_time
-from typing import Any
 
 import numpy as np
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
 
 from agentctx.backends.backend import Completion, Options
 from agentctx.caches.model import CacheModel
@@ -38,47 +41,14 @@ from agentctx.rendering.templates import ChatTemplate
 from agentctx.rendering.tokenizer import embedded_tokenizer, with_tokens
 from agentctx.session import SessionParts
 from agentctx.usage import Usage
+from tests.bench.timed_tokenizer import WORDS, TimedTokenizer
 
 LENGTH, TURN = 100_000, 400
 ROUNDS, TURNS = 5, 6
 MOST_RATIO = 1 / 20
 UNCLAIMED = ("built-in layout, paged blocks with eviction", "chat template, generated ids kept")
 
-_WORDS = [
-    "def",
-    "class",
-    "return",
-    "import",
-    "path",
-    "value",
-    "index",
-    "token",
-    "message",
-    "request",
-    "history",
-]
-
-
-class TimedTokenizer:
-    """A tokenizer, with the seconds spent in it."""
-
-    def __init__(self, inner: Any) -> None:
-        self.seconds = 0.0
-        self.inner = inner
-
-    def __getattr__(self, name: str) -> Any:
-        value = getattr(self.inner, name)
-        if not callable(value):
-            return value
-
-        def timed(*arguments: Any, **more: Any) -> Any:
-            start = thread_time()
-            try:
-                return value(*arguments, **more)
-            finally:
-                self.seconds += thread_time() - start
-
-        return timed
+_WORDS = WORDS[:11]
 
 
 @dataclass(frozen=True)

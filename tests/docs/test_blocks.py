@@ -7,7 +7,6 @@ address that the page names.
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import shutil
 import subprocess
@@ -17,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import ROOT, require
+from tests.conftest import ROOT, require_llama_server
 from tests.docs.markdown_blocks import Block, blocks_of
 
 PAGES = sorted([ROOT / "README.md", ROOT / "engine/README.md", *(ROOT / "docs").rglob("*.md")])
@@ -30,7 +29,7 @@ SERVER = "http://127.0.0.1:8080"  # what the pages call the reader's own llama-s
 ELSEWHERE = {
     "make demo": "tests/test_readme.py runs the command behind it",
     "make test": "is what runs this",
-    "make docs": "the CI script builds the docs",
+    "make docs": "tests/docs/test_site.py builds the site",
     "pip install": "tests/packaging installs the built wheel",
 }
 
@@ -40,13 +39,12 @@ def name_of(page: Path) -> str:
 
 
 @pytest.fixture(scope="module")
-def live_server() -> Iterator[str]:
+def live_server(smollm2_gguf: Path) -> Iterator[str]:
     """A llama-server with one slot, for the pages that speak of one."""
-    from tests.examples.test_coding_agent import smollm2
     from tests.real.llama_server import LlamaServer
 
-    require(importlib.util.find_spec("xllamacpp") is not None, "the package xllamacpp (a real llama-server)")
-    with LlamaServer(smollm2(), n_parallel=1, n_ctx=8192, use_jinja=True, cache_ram_mib=0) as server:
+    require_llama_server()
+    with LlamaServer(smollm2_gguf, n_parallel=1, n_ctx=8192, use_jinja=True, cache_ram_mib=0) as server:
         yield server.url
 
 

@@ -16,11 +16,11 @@ from agentctx_engine.runtime.config import EngineConfig
 from agentctx_engine.runtime.model_runner import split_into_waves
 from agentctx_engine.runtime.request import Sample
 
+from .answers import assert_same_answers, fresh_answer
 from .clients import Clients, distinct
 from .schedules import Arrival, Schedule, cancelled, check_end, run, schedules
 
 VOCABULARY = 256
-TIE = 1e-4  # two logits closer than this may change places when the order of a sum changes
 
 
 @cache
@@ -36,11 +36,7 @@ def model(family: Family, kernels: str = "c") -> Model:
 @cache
 def alone(family: Family, prompt: tuple[int, ...], max_tokens: int, deterministic: bool) -> Sample:
     """The greedy answer of a fresh engine that has no cache, for this one request in one chunk."""
-    config = EngineConfig(num_blocks=16, block_size=16, prefix_cache="none", deterministic=deterministic)
-    schedule = Schedule(config, (Arrival(prompt, max_tokens, step=0),))
-    [request] = run(model(family), schedule, keep_logits=True, check=False).requests
-    assert (request.cached_tokens, request.computed_tokens) == (0, len(prompt))
-    return request.samples[0]
+    return fresh_answer(model(family), prompt, max_tokens, deterministic=deterministic)
 
 
 def same_bits(ours: list[npt.NDArray[np.float32]], theirs: list[npt.NDArray[np.float32]]) -> bool:
@@ -94,18 +90,11 @@ def test_the_fast_mode_gives_the_same_answers(kernels: str, family: Family, sche
     """But for rounding: where an answer leaves the other one, the two tokens' logits are as good as equal."""
     result = run(model(family, kernels), schedule, keep_logits=True)
     check_end(result)
-    for request, arrival in zip(result.requests, schedule.arrivals, strict=True):
-        expected = alone(family, arrival.prompt, arrival.max_tokens, deterministic=False)
-        for sample in request.samples:
-            for ours, theirs, logits, reference in zip(
-                sample.output, expected.output, sample.logits, expected.logits, strict=False
-            ):
-                np.testing.assert_allclose(logits, reference, atol=TIE / 2, rtol=0)
-                if ours != theirs:
-                    assert abs(reference[ours] - reference[theirs]) < TIE
-                    break
-            else:
-                assert len(sample.output) == len(expected.output) or cancelled(request)
+    assert_same_answers(
+        result,
+        schedule,
+        lambda arrival: alone(family, arrival.prompt, arrival.max_tokens, deterministic=False),
+    )
 
 
 @pytest.mark.parametrize("family", FAMILIES)

