@@ -8,7 +8,7 @@ import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 from random import Random
@@ -26,6 +26,7 @@ from agentctx_engine.models import Family, Model, random_config, random_model
 from agentctx_engine.runtime import EngineMemoryError
 from agentctx_engine.runtime.block_directory import BlockDirectory
 from agentctx_engine.runtime.core import EngineCore
+from agentctx_engine.runtime.errors import SnapshotError
 from agentctx_engine.runtime.paged_store import PagedStore
 from agentctx_engine.runtime.tensor_file import is_temporary
 from agentctx_engine.runtime.tiers import TierCopier
@@ -168,6 +169,45 @@ def test_others_compute_while_blocks_come_back(monkeypatch: pytest.MonkeyPatch, 
         result = waiting.result()
         assert result.token_ids == uncached("llama", prompts[0])
         assert result.disk_tokens > 0
+
+
+@pytest.mark.timeout(120)
+def test_a_file_that_fails_while_a_prefix_is_saved(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Saving waits for blocks on their way; that one of them never comes must not make it wait for ever."""
+    prompts, other = texts(5, 21), texts(1, 17, seed=9)[0]
+    submitted, begun, cancelled, go_on = Event(), Event(), Event(), Event()
+    wait_for_arrival = TierCopier.wait_for_arrival
+
+    def failing_read(self: BlockDirectory, digest: bytes, group: int) -> Any:
+        begun.set()
+        assert go_on.wait(60)
+        raise SnapshotError("the disk is gone")
+
+    def in_step(sample: int, output: Sequence[int]) -> bool:
+        """Holds the engine until the request that reads has come, and until it is cancelled."""
+        return not {1: submitted, 3: cancelled}.get(len(output), submitted).wait(60)
+
+    def waiting_copier(self: TierCopier) -> None:
+        go_on.set()  # the read fails while somebody waits for it
+        wait_for_arrival(self)
+
+    with engine_of(disk_dir=tmp_path / "tier", num_blocks=16, host_blocks=2) as engine:
+        for prompt in prompts:
+            ask(engine, prompt)
+        monkeypatch.setattr(BlockDirectory, "read", failing_read)
+        running = engine.submit(other, ANSWER, stop_hook=in_step)
+        reading = engine.submit(prompts[0], ANSWER)
+        submitted.set()
+        assert begun.wait(60)
+        reading.cancel()
+        cancelled.set()
+        assert running.result().token_ids == uncached("llama", other)
+        assert not go_on.is_set()
+        monkeypatch.setattr(TierCopier, "wait_for_arrival", waiting_copier)
+        assert engine.save(other, tmp_path / "other.kv").num_tokens == 16
+        assert go_on.is_set()
+        assert engine.state().tiers.failed_blocks >= 1  # type: ignore[union-attr]
+        ask(engine, prompts[0])
 
 
 @st.composite

@@ -16,8 +16,8 @@ from agentctx_engine.runtime.handle import GenerationHandle
 from agentctx_engine.runtime.request import FinishReason
 from agentctx_engine.runtime.results import EngineState, GenerationResult, SampleResult, TokenEvent
 from agentctx_engine.runtime.sampling_params import SamplingParams
-from agentctx_engine.runtime.snapshot_file import kv_bytes
-from agentctx_engine.runtime.snapshots import RestoredPrefix, SavedPrefix
+from agentctx_engine.runtime.snapshot_file import SavedPrefix, kv_bytes
+from agentctx_engine.runtime.snapshots import RestoredPrefix
 
 __all__ = [
     "Engine",

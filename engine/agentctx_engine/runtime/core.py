@@ -69,6 +69,13 @@ class EngineCore:
             return
         self._end(request, FinishReason.CANCELLED if error is None else FinishReason.FAILED, error)
 
+    def settle(self) -> None:
+        """Wait until no block is on its way, and deal with those that failed to come. Between steps."""
+        self.scheduler.readmit_broken()
+        while not self.kv.settled:
+            self.kv.wait_for_arrival()
+            self.scheduler.readmit_broken()
+
     def step(self) -> StepReport:
         """Run one step. Errors of the model or the sampler end the step's requests and are in the report, not raised."""
         start = self.clock()

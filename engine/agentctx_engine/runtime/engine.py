@@ -25,8 +25,8 @@ from agentctx_engine.runtime.model_runner import DecoderModel
 from agentctx_engine.runtime.request import Request, StopHook
 from agentctx_engine.runtime.results import EngineState, GenerationResult, TokenEvent
 from agentctx_engine.runtime.sampling_params import SamplingParams
-from agentctx_engine.runtime.snapshot_file import read_snapshot, write_snapshot
-from agentctx_engine.runtime.snapshots import RestoredPrefix, SavedPrefix
+from agentctx_engine.runtime.snapshot_file import SavedPrefix, Snapshot, read_snapshot, write_snapshot
+from agentctx_engine.runtime.snapshots import RestoredPrefix
 
 Prompt = Sequence[int] | npt.NDArray[np.integer[Any]]
 
@@ -169,9 +169,12 @@ class Engine:
         core, tokens = self._core, self._check(prefix, SamplingParams(max_tokens=1))
         # It also puts the prefix last in the order of eviction.
         self.generate(tokens, SamplingParams(max_tokens=1), cache_salt=cache_salt)
-        snapshot = self._loop.call(lambda: snapshots.take(core.kv, core.runner, tokens, cache_salt))
-        sizes = write_snapshot(path, snapshot)
-        return SavedPrefix(path, len(snapshot.token_ids), sizes.header, sizes.kv, sizes.file)
+
+        def take() -> Snapshot:
+            core.settle()
+            return snapshots.take(core.kv, core.runner, tokens, cache_salt)
+
+        return write_snapshot(path, self._loop.call(take))
 
     def restore(self, place: str | Path, *, cache_salt: str | None = None) -> RestoredPrefix:
         """Read a file that ``save`` wrote, here or in an earlier process, so that requests can reuse its prefix.

@@ -234,8 +234,7 @@ class PagedStore:
         assert host is not None
         assert host.disk is not None
         broken = set()
-        for failure in failed:
-            read = failure.read
+        for read in failed:
             host.disk.failed(read.digest, read.group)
             broken.add((read.group, read.destination))
             group = self.manager.groups[read.group]

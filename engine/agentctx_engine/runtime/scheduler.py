@@ -118,8 +118,7 @@ class Scheduler:
     def schedule(self) -> Step:
         """Plan one step and take its memory. Counters move on: the step must run, or its samples be removed."""
         step = Step()
-        for kv in self.kv.broken_among([sample.kv for sample in self.running]):
-            self._admit_anew(next(sample for sample in self.running if sample.kv is kv))
+        self.readmit_broken()
         budget = self._schedule_decodes(step, self.max_step_tokens)
         budget = self._schedule_prefills(step, budget)
         if not step.preempted:
@@ -127,6 +126,11 @@ class Scheduler:
         if not step.chunks and len(self.running) > 1 and self.kv.settled:
             self._preempt(step, self.running[-1])  # all wait for blocks that others of them hold
         return step
+
+    def readmit_broken(self) -> None:
+        """Admit anew what holds blocks that failed to come back. Between steps."""
+        for kv in self.kv.broken_among([sample.kv for sample in self.running]):
+            self._admit_anew(next(sample for sample in self.running if sample.kv is kv))
 
     def _schedule_decodes(self, step: Step, budget: int) -> int:
         for sample in list(self.running):

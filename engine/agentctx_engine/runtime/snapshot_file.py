@@ -45,12 +45,14 @@ class Snapshot:
 
 
 @dataclass(frozen=True, slots=True)
-class FileSizes:
-    """Bytes of a written file: ``header`` + 4 a token + ``kv`` = ``file``."""
+class SavedPrefix:
+    """What ``Engine.save`` wrote: ``file_bytes`` = ``header_bytes`` + 4 a token + ``kv_bytes``."""
 
-    header: int
-    kv: int
-    file: int
+    path: Path
+    num_tokens: int
+    header_bytes: int
+    kv_bytes: int
+    file_bytes: int
 
 
 def kv_bytes(*, layers: int, kv_heads: int, head_dim: int, value_bytes: int, tokens: int) -> int:
@@ -58,12 +60,13 @@ def kv_bytes(*, layers: int, kv_heads: int, head_dim: int, value_bytes: int, tok
     return 2 * layers * kv_heads * head_dim * value_bytes * tokens
 
 
-def write_snapshot(path: Path, snapshot: Snapshot) -> FileSizes:
+def write_snapshot(path: Path, snapshot: Snapshot) -> SavedPrefix:
     """Atomic and durable, see ``write_tensors``."""
     tensors = list(_tensors(snapshot))
     first = {f"layers.{i}.first": str(layer.first) for i, layer in enumerate(snapshot.layers)}
     header = write_tensors(path, tensors, {**snapshot.identity, **first}, durable=True)
-    return FileSizes(header, snapshot.kv_bytes, header + 4 * len(snapshot.token_ids) + snapshot.kv_bytes)
+    tokens, kv = len(snapshot.token_ids), snapshot.kv_bytes
+    return SavedPrefix(path, tokens, header, kv, header + 4 * tokens + kv)
 
 
 def read_snapshot(path: Path, expected: Mapping[str, str] | None = None) -> Snapshot:

@@ -16,17 +16,6 @@ from agentctx_engine.runtime.snapshot_file import LayerKv, Snapshot
 
 
 @dataclass(frozen=True, slots=True)
-class SavedPrefix:
-    """What ``Engine.save`` wrote: ``file_bytes`` = ``header_bytes`` + 4 a token + ``kv_bytes``."""
-
-    path: Path
-    num_tokens: int
-    header_bytes: int
-    kv_bytes: int
-    file_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
 class RestoredPrefix:
     """What ``Engine.restore`` put back: a request that begins with ``token_ids`` now reuses ``findable_tokens`` of them."""
 
@@ -92,9 +81,10 @@ def check_salt(path: Path, snapshot: Snapshot, salt: str | None) -> None:
 
 @torch.inference_mode()
 def take(kv: KvStore, runner: ModelRunner, tokens: TokenArray, salt: str | None) -> Snapshot:
-    """The findable part of a prefix, copied to the CPU. Between two steps. Raises ``SnapshotError`` if there is none."""
-    while not kv.settled:
-        kv.wait_for_arrival()
+    """The findable part of a prefix, copied to the CPU. Between two steps, when no block is on its way.
+
+    Raises ``SnapshotError`` if there is none.
+    """
     prefix = kv.locate(tokens, salt)
     if not prefix.num_tokens:
         raise SnapshotError(

@@ -25,14 +25,6 @@ from agentctx_engine.runtime.kv_store import CopiedBytes
 _MOST_WAITING_WRITES = 64
 
 
-@dataclass(frozen=True, slots=True)
-class FailedRead:
-    """A file could not be reused: ``destination`` holds nothing."""
-
-    read: DiskRead
-    error: SnapshotError
-
-
 class TierCopier:
     """``caches[g]``: KV memory of group g's layers. Host memory is pinned where the KV memory is on a GPU."""
 
@@ -55,7 +47,7 @@ class TierCopier:
         self._unsafe: list[Future[list[Tensor]]] = []
         self._writing: deque[Future[None]] = deque()
         self._arriving: dict[tuple[int, int], Future[None]] = {}  # by group and device block
-        self._failed: list[FailedRead] = []
+        self._failed: list[DiskRead] = []
 
     def start(self, transfers: Transfers) -> None:
         """Begin what the memory manager asks for. Nothing may be written to KV memory before ``wait_until_safe``."""
@@ -104,8 +96,8 @@ class TierCopier:
         if self._arriving:
             wait(self._arriving.values(), return_when=FIRST_COMPLETED)
 
-    def take_failed(self) -> list[FailedRead]:
-        """Reads that have failed since the last call."""
+    def take_failed(self) -> list[DiskRead]:
+        """Reads whose file could not be used, since the last call: their destinations hold nothing."""
         failed, self._failed = self._failed, []
         return failed
 
@@ -179,8 +171,8 @@ class TierCopier:
             kv = self._directory.read(read.digest, read.group)
             if kv.shape != (len(caches), 2, *caches[0].shape[2:]) or kv.dtype != caches[0].dtype:
                 raise SnapshotError(f"a file holds {kv.dtype} of shape {tuple(kv.shape)}")
-        except SnapshotError as error:
-            self._failed.append(FailedRead(read, error))
+        except SnapshotError:  # which file of whom, says nobody: it counts as failed and is computed anew
+            self._failed.append(read)
             return
         for layer, cache in enumerate(caches):
             cache[:, read.destination] = kv[layer].to(cache.device)
