@@ -126,7 +126,7 @@ def examine(
     """
     root = url.rstrip("/").removesuffix("/v1")
     with LlamaServer(root, api_key=api_key, timeout=timeout) as server:
-        found = _identified(server, root)
+        found = _identified(server)
         found.model = model or found.model
         if ask:
             _try_cached(server, found)
@@ -147,33 +147,35 @@ def _answer(server: Endpoints, path: str) -> Mapping[str, Any] | None:
     return body if isinstance(body, Mapping) else None
 
 
-def _identified(server: LlamaServer, root: str) -> Examination:
+def _identified(server: LlamaServer) -> Examination:
     props = _answer(server, "/props")
     if props is not None and "total_slots" in props:
-        return _llama(server, root, props)
+        return _llama(server, props)
     models = _answer(server, "/v1/models") or {}
     listed = models.get("data")
     first = listed[0] if isinstance(listed, list) and listed and isinstance(listed[0], Mapping) else {}
     name = _text(first.get("id"))
     info = _answer(server, "/get_model_info") or _answer(server, "/model_info")
     if (info is not None and "model_path" in info) or first.get("owned_by") == "sglang":
-        return _sglang(server, root, name or _text((info or {}).get("model_path")), first)
+        return _sglang(server, name or _text((info or {}).get("model_path")), first)
     version = _answer(server, "/version")
     if first.get("owned_by") == "vllm" or (version is not None and "max_model_len" in first):
-        found = Examination(root, "vLLM", _text((version or {}).get("version")), name)
+        found = Examination(server.address, "vLLM", _text((version or {}).get("version")), name)
         found.context = _count(first.get("max_model_len"))
         _no_template(found)
         return found
-    found = Examination(root, "OpenAI-style", model=name)
+    found = Examination(server.address, "OpenAI-style", model=name)
     if not first:
         found.add("finding", "models", "/v1/models lists no model", "check the address, or name a model")
     _no_template(found)
     return found
 
 
-def _llama(server: LlamaServer, root: str, props: Mapping[str, Any]) -> Examination:
+def _llama(server: LlamaServer, props: Mapping[str, Any]) -> Examination:
     settings = props.get("default_generation_settings")
-    found = Examination(root, "llama-server", _text(props.get("build_info")), _text(props.get("model_alias")))
+    found = Examination(
+        server.address, "llama-server", _text(props.get("build_info")), _text(props.get("model_alias"))
+    )
     found.context = _count(settings.get("n_ctx")) if isinstance(settings, Mapping) else None
     found.slots = _count(props.get("total_slots"))
     template = _text(props.get("chat_template"))
@@ -198,9 +200,9 @@ def _llama(server: LlamaServer, root: str, props: Mapping[str, Any]) -> Examinat
     return found
 
 
-def _sglang(server: Endpoints, root: str, name: str | None, first: Mapping[str, Any]) -> Examination:
+def _sglang(server: Endpoints, name: str | None, first: Mapping[str, Any]) -> Examination:
     info = _answer(server, "/server_info") or _answer(server, "/get_server_info") or {}
-    found = Examination(root, "SGLang", _text(info.get("version")), name)
+    found = Examination(server.address, "SGLang", _text(info.get("version")), name)
     found.context = _count(info.get("context_length")) or _count(first.get("max_model_len"))
     page = _count(info.get("page_size"))
     if page is not None:

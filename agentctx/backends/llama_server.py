@@ -122,6 +122,8 @@ class Endpoints:
     def __init__(self, base_url: str, *, api_key: str | None = None, timeout: float = 30.0) -> None:
         headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
         self.base_url = base_url.rstrip("/")
+        self.address = shown(self.base_url)
+        """Where it is, as reports and errors may say it: without user, password and query."""
         self._client = httpx.Client(base_url=self.base_url, headers=headers, timeout=timeout)
         self._secrets = secrets_in(headers)
 
@@ -136,7 +138,7 @@ class Endpoints:
 
     def ask(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
         """What the server answers at a path, parsed."""
-        address = shown(self.base_url)
+        address = self.address
         try:
             response = self._client.request(method, path, json=body)
         except httpx.ConnectError as error:
@@ -163,14 +165,14 @@ class LlamaServer(Endpoints):
         """``/props``: build, slots, context, chat template."""
         body = self.ask("GET", "/props")
         if not isinstance(body, Mapping):
-            raise BadResponse(f"{self.base_url}/props did not answer with an object")
+            raise BadResponse(f"{self.address}/props did not answer with an object")
         return body
 
     def slots(self) -> list[Mapping[str, Any]]:
         """``/slots``: what each slot is doing."""
         body = self.ask("GET", "/slots")
         if not isinstance(body, list):
-            raise BadResponse(f"{self.base_url}/slots did not answer with a list")
+            raise BadResponse(f"{self.address}/slots did not answer with a list")
         return body
 
     def metrics(self) -> str:

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-
-import httpx
+from urllib.parse import urlsplit, urlunsplit
 
 _SENSITIVE = re.compile("auth|key|token|secret|cookie", re.IGNORECASE)
 
 
 def shown(url: str) -> str:
     """An address as an error may name it: who asks, and what stands in the query, may be secret."""
-    parsed = httpx.URL(url)
-    return str(parsed.copy_with(username=None, password=None, query=None, fragment=None))
+    parts = urlsplit(url)
+    return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
 
 
 def secrets_in(*headers: Mapping[str, str]) -> tuple[str, ...]:

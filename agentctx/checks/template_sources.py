@@ -7,10 +7,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import urlsplit
 
 import httpx
 
+from agentctx.backends.secrecy import shown
 from agentctx.errors import InputError, UsageError
 from agentctx.rendering.sources import DEFAULT, ModelSource, props_source, read_source, token_like
 from agentctx.rendering.tokenizer import Tokenizer, embedded_tokenizer, with_tokens
@@ -48,7 +49,7 @@ def template_sources(places: Iterable[str]) -> list[TemplateSource]:
     found: list[TemplateSource] = []
     for place in places:
         if place.startswith(("http://", "https://")):
-            found += _tried(_shown(place), lambda place=place: _fetched(place))
+            found += _tried(shown(place), lambda place=place: _fetched(place))
             continue
         path = Path(place)
         if not path.exists():
@@ -101,41 +102,35 @@ def _fetched(url: str) -> ModelSource:
 
     Raises ``InputError`` when nothing usable is there. User name, password and query of the URL never reach an error.
     """
-    parts, shown = urlsplit(url), _shown(url)
+    parts, address = urlsplit(url), shown(url)
     if parts.path in ("", "/", "/v1"):
-        url, shown = (each.removesuffix("/v1").rstrip("/") + "/props" for each in (url, shown))
-    text = _body(url, shown)
+        url, address = (each.removesuffix("/v1").rstrip("/") + "/props" for each in (url, address))
+    text = _body(url, address)
     name = parts.path.rstrip("/").rpartition("/")[2] or parts.netloc.rpartition("@")[2]
     if not text.lstrip().startswith("{") or text.lstrip().startswith(("{%", "{{", "{#")):
         return ModelSource(Path(name).stem, {DEFAULT: text})
     try:
         data = json.loads(text)
     except ValueError as error:
-        raise InputError(f"no JSON: {error}", file=shown) from error
-    return props_source(data, name=shown)
+        raise InputError(f"no JSON: {error}", file=address) from error
+    return props_source(data, name=address)
 
 
-def _shown(url: str) -> str:
-    """The URL without what may be secret."""
-    parts = urlsplit(url)
-    return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
-
-
-def _body(url: str, shown: str) -> str:
+def _body(url: str, address: str) -> str:
     chunks: list[bytes] = []
     size = 0
     try:
         with httpx.stream("GET", url, timeout=_SECONDS, follow_redirects=True) as response:
             if response.status_code != 200:
-                raise InputError(f"the server answers {response.status_code}", file=shown)
+                raise InputError(f"the server answers {response.status_code}", file=address)
             for chunk in response.iter_bytes():
                 size += len(chunk)
                 if size > _MOST_BYTES:
-                    raise InputError(f"more than {_MOST_BYTES} bytes", file=shown)
+                    raise InputError(f"more than {_MOST_BYTES} bytes", file=address)
                 chunks.append(chunk)
     except (httpx.HTTPError, httpx.InvalidURL) as error:
-        raise InputError(f"can't be fetched: {type(error).__name__}", file=shown) from error
+        raise InputError(f"can't be fetched: {type(error).__name__}", file=address) from error
     try:
         return b"".join(chunks).decode()
     except UnicodeDecodeError as error:
-        raise InputError("no UTF-8 text", file=shown) from error
+        raise InputError("no UTF-8 text", file=address) from error

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from typing import Any
 from urllib.parse import urlsplit
 
 import numpy as np
 
+from agentctx.backends.adapter import need
 from agentctx.backends.backend import (
     Backend,
     BackendError,
@@ -20,6 +22,7 @@ from agentctx.backends.backend import (
 from agentctx.backends.http import HttpBackend
 from agentctx.backends.llama_server import LlamaCompletion, LlamaServer
 from agentctx.backends.openai_chat import OpenAIChat
+from agentctx.backends.secrecy import shown
 from agentctx.backends.served_models import first_model
 from agentctx.caches.model import Arrival, CacheModel
 from agentctx.caches.registry import parse_cache, read_spec
@@ -140,10 +143,10 @@ def _vocabulary(tokenizer: Tokenizer) -> int:
     )
 
 
-def _llama_props(server: LlamaServer) -> dict[str, object] | None:
+def _llama_props(server: LlamaServer) -> Mapping[str, Any] | None:
     """``/props``, if this is a llama-server. Raises ``ConnectionFailed`` when nobody answers at all."""
     try:
-        props = dict(server.props())
+        props = server.props()
     except (ConnectionFailed, TimedOut):
         raise
     except BackendError:
@@ -154,13 +157,14 @@ def _llama_props(server: LlamaServer) -> dict[str, object] | None:
 def _llama_server(
     stack: ExitStack,
     server: LlamaServer,
-    props: dict[str, object],
+    props: Mapping[str, Any],
     cache: str | None,
     layout: str | None,
     options: Options,
     timeout: float,
 ) -> Live:
-    slots, context = int(str(props["total_slots"])), _context(server, props)
+    slots = need(props, "total_slots", int, "llama-server /props")
+    context = _context(server, props)
     spec = cache or f"llama-server:slots={slots},ctx={context * slots}" + ("" if slots == 1 else ",unified=0")
     if cache is None and slots == 4:
         spec = f"llama-server:ctx={context}"  # -np not given: four slots that share their cells
@@ -171,24 +175,25 @@ def _llama_server(
         else [f"cache model {spec}, from /props; its other switches are the server's defaults"]
     )
     backend = stack.enter_context(HttpBackend(LlamaCompletion(), server.base_url, timeout=timeout))
-    name = f"llama-server {server.base_url}"
+    name = f"llama-server {server.address}"
     return Live(name, backend, renderer, parse_cache(spec), context, options, slots, tuple(notes))
 
 
-def _context(server: LlamaServer, props: dict[str, object]) -> int:
+def _context(server: LlamaServer, props: Mapping[str, Any]) -> int:
     """Tokens of one slot: ``/props`` and ``/slots`` both tell it."""
     settings = props.get("default_generation_settings")
-    found = settings.get("n_ctx") if isinstance(settings, dict) else None
+    found = settings.get("n_ctx") if isinstance(settings, Mapping) else None
     if not isinstance(found, int):
-        found = server.slots()[0].get("n_ctx")
+        rows = server.slots()
+        found = rows[0].get("n_ctx") if rows and isinstance(rows[0], Mapping) else None
     if not isinstance(found, int):
         raise UsageError(
-            f"{server.base_url} does not say how long its context is; start it with --slots or --props"
+            f"{server.address} does not say how long its context is; start it with --slots or --props"
         )
     return found
 
 
-def _server_renderer(server: LlamaServer, props: dict[str, object]) -> Renderer:
+def _server_renderer(server: LlamaServer, props: Mapping[str, Any]) -> Renderer:
     """The server's own template, and its tokenizer asked over HTTP."""
     template = str(props.get("chat_template") or "")
     names = {*token_like(template), str(props.get("bos_token") or ""), str(props.get("eos_token") or "")}
@@ -198,10 +203,10 @@ def _server_renderer(server: LlamaServer, props: dict[str, object]) -> Renderer:
         if len(ids) == 1:
             special[text] = ids[0]
     tokenizer = RemoteTokenizer(
-        server.tokenize_pieces, server.detokenize, name=server.base_url, special_tokens=special
+        server.tokenize_pieces, server.detokenize, name=server.address, special_tokens=special
     )
     source = props_source(props, tokenizer=tokenizer)
-    return renderer_of(source, name=server.base_url, now=datetime.now())
+    return renderer_of(source, name=server.address, now=datetime.now())
 
 
 def _openai_style(
@@ -218,13 +223,13 @@ def _openai_style(
     if not base.endswith("/v1"):
         base += "/v1"
     headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
-    adapter = OpenAIChat(first_model(base, headers))
+    adapter = OpenAIChat(first_model(base, api_key))
     backend = stack.enter_context(HttpBackend(adapter, base, headers=headers, timeout=timeout))
     notes = [f"{given}: not given, so {taken} is assumed" for given, taken, known in (
         ("--cache", DEFAULT_CACHE, cache), ("--layout", DEFAULT_LAYOUT, layout),
     ) if known is None]  # fmt: skip
     return Live(
-        base,
+        shown(base),
         backend,
         load_renderer(layout or DEFAULT_LAYOUT),
         parse_cache(cache or DEFAULT_CACHE),

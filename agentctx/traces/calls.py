@@ -9,7 +9,7 @@ from os import fspath
 
 from agentctx.errors import InputError, UsageError
 from agentctx.traces.containers import own
-from agentctx.traces.reading import begins_request_log, read_sessions
+from agentctx.traces.reading import UnknownFormat, begins_request_log, read_sessions
 from agentctx.traces.records import LogRecord
 from agentctx.traces.request_log import Skipped, read_records, record_of
 from agentctx.traces.source import PathType
@@ -48,6 +48,13 @@ def read_call(place: str) -> LogRecord:
     file, colon, digits = place.rpartition(":")
     if not (colon and digits.isdigit()) or os.path.exists(place):
         calls = list(islice(read_calls(place), 2))
+        if not calls:
+            raise InputError(
+                "no request to a model in this file",
+                file=place,
+                line=1,
+                remedy="name a recording with at least one reply",
+            )
         if len(calls) > 1:
             raise UsageError(f"{place} holds several requests; name one by its line: {place}:{calls[1].line}")
         return calls[0]
@@ -62,5 +69,7 @@ def _holds_sessions(file: str) -> bool:
     """Whether the file begins with a recorded session. A log may begin with what is no request, too."""
     try:
         return next(read_sessions(file), None) is not None
-    except InputError as error:
-        return "unknown format" not in error.problem
+    except UnknownFormat:
+        return False
+    except InputError:
+        return True

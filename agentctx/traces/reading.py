@@ -36,6 +36,10 @@ _KNOWN = (
 _LEADING = 64  # records that may stand before the first one that tells the format
 
 
+class UnknownFormat(InputError):
+    """The file is no recorded session of a known kind."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Lines:
     """A format of one JSON object a line."""
@@ -179,17 +183,17 @@ def _files(path: Path) -> list[Path]:
     return [path]
 
 
-def _unknown(file: str, line: int) -> InputError:
-    return InputError("unknown format: no recorded session", file=file, line=line, remedy=_KNOWN)
+def _unknown(file: str, line: int, what: str = "no recorded session") -> UnknownFormat:
+    return UnknownFormat(f"unknown format: {what}", file=file, line=line, remedy=_KNOWN)
 
 
 def _refuse_other_files(first: Line, file: str) -> None:
     """Refuse what can't be JSON by its first bytes, with an error that says so."""
     head = first.data.lstrip()[:1]
     if b"\x00" in first.data[:4096]:
-        raise InputError("unknown format: a binary file", file=file, line=first.number, remedy=_KNOWN)
+        raise _unknown(file, first.number, "a binary file")
     if head not in (b"{", b"["):
-        raise InputError("unknown format: no JSON", file=file, line=first.number, remedy=_KNOWN)
+        raise _unknown(file, first.number, "no JSON")
 
 
 def _read_document(file: str, first: Line, rest: Iterator[Line], line_error: InputError) -> Iterator[Session]:

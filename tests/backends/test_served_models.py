@@ -19,13 +19,13 @@ ANSWERS = {
     "/list/models": (200, ["one"]),
     "/locked/models": (401, {"error": "no key"}),
 }
-KEY = {"Authorization": "Bearer secret"}
+KEY = "secret"
 
 
 class Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         status, answer = ANSWERS.get(self.path, (404, {}))
-        if self.headers["Authorization"] != KEY["Authorization"]:
+        if self.headers["Authorization"] != f"Bearer {KEY}":
             status = 401
         body = json.dumps(answer).encode()
         self.send_response(status)
@@ -62,4 +62,12 @@ def test_nobody_there() -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         with pytest.raises(ConnectionFailed, match="is the server running"):
-            first_model(f"http://127.0.0.1:{free.getsockname()[1]}/v1", {})
+            first_model(f"http://127.0.0.1:{free.getsockname()[1]}/v1")
+
+
+def test_a_password_in_the_address_stays_out_of_errors(server: str) -> None:
+    address = server.replace("http://", "http://me:hidden@") + "/empty?token=hidden"
+    with pytest.raises(BadResponse) as caught:
+        first_model(address, KEY)
+    assert "hidden" not in str(caught.value)
+    assert f"{server}/empty/models" in str(caught.value)

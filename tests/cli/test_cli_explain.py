@@ -103,3 +103,13 @@ def test_the_later_request_is_known_to_follow(
     found = [(finding["code"], finding["where"]) for finding in json.loads(ended.out)["findings"]]
     assert found == ([(code, place)] if code else [])
     assert ended.code == (1 if code else 0)
+
+
+def test_a_recording_in_which_no_model_answered(
+    pair: tuple[Path, Path], tmp_path: Path, command: Command
+) -> None:
+    unanswered = tmp_path / "unanswered.traj.json"
+    unanswered.write_text(json.dumps({"messages": [{"role": "user", "content": "hi"}], "info": {}}))
+    ended = command("explain", unanswered, pair[1])
+    assert ended.code == 3
+    assert f"{unanswered}:1: no request to a model in this file" in ended.err

@@ -138,7 +138,8 @@ def use_records(path: Path) -> None:
 def use_diagnosis(path: Path) -> None:
     """As the command does it: every call is diagnosed, those before the damage too."""
     report = check_log(str(path), RULES)
-    assert list(report_lines(report))
+    nothing_read = report.error is not None and not report.diagnosis.requests
+    assert bool(list(report_lines(report))) != nothing_read
     json.dumps(reports_json([report]))
     if report.error is not None:
         raise report.error
