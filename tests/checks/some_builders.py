@@ -172,7 +172,8 @@ def scribbles(messages: list[Json]) -> list[Json]:
 
 
 def leaves_children(messages: list[Json]) -> list[Json]:
-    subprocess.Popen([sys.executable, "-c", "import time; time.sleep(300)"])
+    # The folder among its arguments tells whose child it is: others may run these builders at the same time.
+    subprocess.Popen([sys.executable, "-c", "import time; time.sleep(300)", os.path.dirname(__file__)])
     while True:
         time.sleep(1)
 
