@@ -1,7 +1,7 @@
 """Ours beside the peers: what each tool says of the same logs, scored by the same rules, in one run. Development only.
 
     python tests/bench/peers.py                 # prints the tables; TURNS of the long log: 200
-    python tests/bench/peers.py --write         # and writes them to docs/peers.md
+    python tests/bench/peers.py --write         # and writes them to docs/peers.md and the README
     python tests/bench/peers.py --turns 40      # a shorter long log
 
 **Logs.** The scenarios of the shared cases in OpenAI form: ten turns of one coding agent, each with one fault or none
@@ -57,6 +57,7 @@ AS_SENT = "agentctx, as sent"  # without a target: no tokens are counted, as pro
 TEMPLATE = "Qwen-Qwen3-0.6B.jinja"
 REAL = "openhands-sdk-claude-sonnet-4.jsonl"
 SCENARIOS = ("a", "b", "c", "d", "d2", "e", "f", "g", "h", "h0", "i", "j", "k", "kimg", "l")
+PAGES = {"scores": ("docs/peers.md", "README.md"), "costs": ("docs/peers.md",)}
 _CL100K = "https://openaipublic.blob.core.windows.net/encodings/cl100k_base.tiktoken"
 
 # Starts a tool and measures it. A process begins with the peak memory of the one that it was forked from, so that one is small.
@@ -461,7 +462,7 @@ def put_table(page: Path, name: str, lines: list[str]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--turns", type=int, default=200, help="turns of the long log")
-    parser.add_argument("--write", action="store_true", help="write the tables to docs/peers.md")
+    parser.add_argument("--write", action="store_true", help="write the tables to docs/peers.md and the README")
     parser.add_argument("--shared", type=Path, default=ROOT.parent / "shared", help="the shared folder")
     parser.add_argument("--child", nargs=2, metavar=("TOOL", "LOG"), help=argparse.SUPPRESS)
     given = parser.parse_args()
@@ -477,7 +478,8 @@ def main() -> None:
     for name, lines in tables.items():
         print(f"{name}\n" + "\n".join(lines) + "\n")
         if given.write:
-            put_table(ROOT / "docs/peers.md", name.split(",")[0], lines)
+            for page in PAGES[name.split(",")[0]]:
+                put_table(ROOT / page, name.split(",")[0], lines)
     return None
 
 

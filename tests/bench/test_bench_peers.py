@@ -51,9 +51,9 @@ def test_the_peers_were_really_asked(board: dict[str, Score]) -> None:
     assert all(score.token_error < 0.5 for score in board.values())
 
 
-def test_the_page_is_current(board: dict[str, Score], root_dir: Path) -> None:
-    page = (root_dir / "docs/peers.md").read_text(encoding="utf-8")
-    assert "\n".join(peers.score_lines(board)) in page
+def test_the_pages_are_current(board: dict[str, Score], root_dir: Path) -> None:
+    for page in peers.PAGES["scores"]:
+        assert "\n".join(peers.score_lines(board)) in (root_dir / page).read_text(encoding="utf-8"), page
 
 
 def test_a_long_healthy_log(bench: Bench) -> None:
