@@ -6,6 +6,7 @@ call; the first failing step, its offset and the characters lost. ``PROFILE.tsv`
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
@@ -113,7 +114,8 @@ def found(shared_dir: Path) -> Iterator[dict[str, tuple[dict[str, Row], Row]]]:
         (name, source, tokens.get(name, {"bos_token": "<s>", "eos_token": "</s>"}))
         for name, source in sources(folder).items()
     ]
-    with ProcessPoolExecutor(min(4, os.cpu_count() or 1)) as pool:
+    # What they take over from a large process needs no collecting in each.
+    with ProcessPoolExecutor(min(4, os.cpu_count() or 1), initializer=gc.freeze) as pool:
         yield {name: (truth, profile) for name, truth, profile in pool.map(answers, jobs, chunksize=4)}
 
 
