@@ -7,7 +7,7 @@ STAMP := $(VENV)/.installed
 BENCHES := memory test_bench_memory_radix test_bench_history rendering session_overhead \
 	test_bench_engine_runtime test_bench_engine_tiers engine peers
 
-.PHONY: install demo test lint bench docs clean
+.PHONY: install demo test lint bench coverage mutation docs clean
 
 install: $(STAMP)
 
@@ -32,6 +32,21 @@ lint: install
 
 bench: install
 	for bench in $(BENCHES); do $(BIN)/python tests/bench/$$bench.py || exit 1; done
+
+# Line and branch coverage of both packages, by all tests in one process: an hour and more.
+coverage: install
+	$(BIN)/coverage erase
+	$(BIN)/coverage run -m pytest
+	$(BIN)/coverage combine --quiet
+	$(BIN)/coverage report --skip-covered --fail-under=92
+
+# See tests/mutation/README.md. Only cosmic-ray's operators are used: the other packages that it names are not needed.
+ROOM ?= memory history diagnosis
+SAMPLE ?= 120
+SEED ?= 1
+mutation: install
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt --no-deps cosmic-ray parso stevedore
+	$(BIN)/python -m tests.mutation $(ROOM) --sample $(SAMPLE) --seed $(SEED)
 
 # The documentation as a site in out/site; warnings (dead links too) are errors.
 docs: install
