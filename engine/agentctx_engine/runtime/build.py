@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
+import logging
 from collections.abc import Sequence
 from pathlib import Path
 
 from agentctx_engine.runtime.block_directory import BlockDirectory
-from agentctx_engine.runtime.config import DEFAULT_KV_MEMORY, EngineConfig
+from agentctx_engine.runtime.config import EngineConfig
 from agentctx_engine.runtime.core import EngineCore
 from agentctx_engine.runtime.errors import EngineMemoryError
 from agentctx_engine.runtime.kv_store import KvStore
-from agentctx_engine.runtime.model_runner import DecoderModel, ModelRunner, block_bytes, layer_block_bytes
+from agentctx_engine.runtime.memory_budget import DeviceMemory, num_blocks
+from agentctx_engine.runtime.model_runner import DecoderModel, ModelRunner, block_bytes
 from agentctx_engine.runtime.paged_store import PagedStore, Windows
 from agentctx_engine.runtime.radix_store import RadixStore
 from agentctx_engine.runtime.scheduler import Scheduler
@@ -19,12 +20,14 @@ from agentctx_engine.runtime.snapshots import identity
 from agentctx_engine.runtime.tiers import TierCopier, Tiers
 from agentctx_engine.runtime.window_pools import memory_bytes, pool_sizes, windows_of
 
+_log = logging.getLogger(__name__)
+
 
 def build_core(model: DecoderModel, config: EngineConfig) -> EngineCore:
     """Raises ``EngineMemoryError`` when the pool can't be had or is too small for ``config.max_context``."""
     windows = windows_of(model.config, config)
-    num_blocks = _num_blocks(model, config, windows)
-    pools = num_blocks if windows is None else pool_sizes(num_blocks, config, windows)
+    blocks = num_blocks(model, config, windows, DeviceMemory.of(model.device))
+    pools = blocks if windows is None else pool_sizes(blocks, config, windows)
     try:
         runner = ModelRunner(
             model,
@@ -43,30 +46,16 @@ def build_core(model: DecoderModel, config: EngineConfig) -> EngineCore:
         max_samples=config.max_samples,
         max_chunk_tokens=config.max_chunk_tokens,
     )
-    return EngineCore(
+    core = EngineCore(
         kv,
         runner,
         scheduler,
         max_context=max_context,
         block_bytes=block_bytes(model, config.block_size, config.kv_kind),
+        kv_bytes=memory_bytes(blocks, model, config, windows),
     )
-
-
-def _num_blocks(model: DecoderModel, config: EngineConfig, windows: Windows | None) -> int:
-    if config.num_blocks is not None:
-        return config.num_blocks
-    memory = config.kv_memory_bytes or DEFAULT_KV_MEMORY
-    num_blocks = bisect_right(
-        range(memory // layer_block_bytes(model, config.block_size, config.kv_kind) + 1),
-        memory,
-        key=lambda count: memory_bytes(count, model, config, windows),
-    )
-    if num_blocks < 2:  # the first count that is too much
-        size = memory_bytes(1, model, config, windows)
-        raise EngineMemoryError(
-            f"kv_memory_bytes={memory:,} holds no block: one of {config.block_size} tokens takes {size:,} bytes"
-        )
-    return num_blocks - 1
+    _log.info("%s", core.state().kv_memory)
+    return core
 
 
 def _kv_store(

@@ -12,19 +12,22 @@ from agentctx_engine.memory.skipped_blocks import WindowRetention
 PrefixCacheKind = Literal["hash", "radix", "none"]
 
 DEFAULT_KV_MEMORY = 512 * 2**20
+DEFAULT_GPU_MEMORY_UTILIZATION = 0.9
 
 
 @dataclass(frozen=True, slots=True)
 class EngineConfig:
     """Checked when made; errors name the field.
 
-    Of ``num_blocks`` and ``kv_memory_bytes`` give one at most: the pool holds that many blocks, or as many as fit in that
-    many bytes (512 MiB with neither).
+    Of ``num_blocks``, ``kv_memory_bytes`` and ``gpu_memory_utilization`` give one at most: the pool holds that many
+    blocks, or as many as fit in that many bytes, or in that share of the GPU's memory beside all else that is there and
+    what a step needs. With none it is 0.9 of a GPU, and 512 MiB elsewhere.
     """
 
     block_size: int = 16
     num_blocks: int | None = None
     kv_memory_bytes: int | None = None
+    gpu_memory_utilization: float | None = None  # above 0, at most 1
     max_step_tokens: int = 512  # the budget of one step
     max_chunk_tokens: int | None = None  # one sample's share of it; None: all
     max_samples: int = 64  # running together
@@ -55,8 +58,13 @@ class EngineConfig:
         for field in ("num_blocks", "kv_memory_bytes", "max_chunk_tokens", "max_context"):
             if getattr(self, field) is not None:
                 _require_positive(field, getattr(self, field))
-        if self.num_blocks is not None and self.kv_memory_bytes is not None:
-            raise ValueError("give num_blocks or kv_memory_bytes, not both")
+        sizes = (self.num_blocks, self.kv_memory_bytes, self.gpu_memory_utilization)
+        if sum(size is not None for size in sizes) > 1:
+            raise ValueError("give one of num_blocks, kv_memory_bytes and gpu_memory_utilization")
+        if self.gpu_memory_utilization is not None and not 0 < self.gpu_memory_utilization <= 1:
+            raise ValueError(
+                f"gpu_memory_utilization={self.gpu_memory_utilization}: must be above 0 and at most 1"
+            )
         if self.max_step_tokens < self.max_samples:
             raise ValueError(
                 f"max_step_tokens={self.max_step_tokens} is less than max_samples={self.max_samples}: "

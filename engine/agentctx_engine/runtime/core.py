@@ -46,6 +46,7 @@ class EngineCore:
         *,
         max_context: int,
         block_bytes: int = 0,
+        kv_bytes: int = 0,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self.kv = kv
@@ -55,6 +56,7 @@ class EngineCore:
         self.totals = Totals()
         self.clock = clock
         self.block_bytes = block_bytes
+        self.kv_bytes = kv_bytes
 
     @property
     def has_work(self) -> bool:
@@ -118,6 +120,7 @@ class EngineCore:
             pool=self.kv.pool_state(),
             block_size=self.kv.block_size,
             block_bytes=self.block_bytes,
+            kv_bytes=self.kv_bytes,
             kernels=self.runner.kernels,
             tiers=self.kv.tier_state(),
         )

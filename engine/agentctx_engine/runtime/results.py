@@ -123,6 +123,16 @@ class EngineState:
     block_bytes: int  # one block, in all layers
     tiers: TierState | None = None
     kernels: str = "torch"  # what decodes: "c" with the compiled kernels
+    kv_bytes: int = 0  # all keys and values on the model's device
+
+    @property
+    def kv_memory(self) -> str:
+        """For people: what the KV memory holds."""
+        blocks = self.pool.total
+        return (
+            f"KV memory: {blocks:,} blocks of {self.block_size} tokens, {blocks * self.block_size:,} tokens, "
+            f"{self.kv_bytes / 2**30:.2f} GiB"
+        )
 
     @property
     def hit_rate(self) -> float | None:
