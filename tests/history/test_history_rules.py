@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from dataclasses import FrozenInstanceError, fields
 from pathlib import Path
 
 import pytest
@@ -353,3 +354,47 @@ def test_a_history_is_a_sequence_of_its_log() -> None:
     assert history[-1].tool_call_id == "c2"
     assert [message.role for message in history[1:3]] == ["user", "assistant"]
     assert repr(history) == "History(5 messages, 5 sealed, epoch 0, 1 tools)"
+
+
+def test_what_is_recorded_can_not_change() -> None:
+    history = conversation()
+    history.add_tool(GREP, "message")
+    history.request()
+    compaction = history.compact("removed", [Splice(5, 6)])
+    late = history.events[0]
+    assert isinstance(late, ToolAdded)
+    for value in (compaction, compaction.splices[0], late):
+        for field in fields(value):
+            with pytest.raises(FrozenInstanceError):
+                setattr(value, field.name, None)
+
+
+def test_turns_are_where_requests_were_built() -> None:
+    history = conversation()
+    assert (history.turns, history.turn_end(1), history.turn_end(2)) == (2, 2, 5)
+    assert history.request() == history.request(), "a retry is no turn"
+    assert (history.turns, history.sent, history.sealed) == (2, 5, 5)
+    history.assistant("done")
+    history.user("next")
+    assert (history.turns, history.sent, history.sealed) == (2, 5, 5), "nothing counts before it is sent"
+    history.request()
+    assert (history.turns, history.turn_end(3), history.sent) == (3, 7, 7)
+
+
+def test_a_history_of_a_request_goes_on_from_it() -> None:
+    source = History("s", [GREP, READ], ["p", "q"], params=Params(model="m"), tool_order="given")
+    source.user("go")
+    request = source.request()
+    history = History.of(request)
+    assert (history.sealed, history.head, history.sent) == (0, 3, 0)
+    assert [message.text for message in history.pinned] == ["p", "q"]
+    assert history.request() == request
+    assert History.of(request.model_copy(update={"messages": (), "pinned": 0})).system is None
+    open_call = Message(role="assistant", tool_calls=(ToolCall(id="c1", name="read", arguments=""),))
+    waiting = History.of(request.model_copy(update={"messages": (*request.messages, open_call)}))
+    assert waiting.open_calls == ("c1",)
+    orphan = request.model_copy(
+        update={"messages": (*request.messages, Message(role="tool", tool_call_id="c9"))}
+    )
+    with pytest.raises(HistoryError, match=r"messages\[4\] \(tool result c9\): no tool call has this id"):
+        History.of(orphan)
