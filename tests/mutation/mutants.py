@@ -6,6 +6,7 @@ Left out are faults that are none: in annotations, which nobody evaluates here, 
 from __future__ import annotations
 
 import ast
+import difflib
 import random
 from collections import defaultdict
 from collections.abc import Iterator
@@ -44,13 +45,8 @@ class Mutant:
     def change(self) -> str:
         """The lines that differ, old and new."""
         old, new = self.file.read_text("utf-8").splitlines(), (self.source() or "").splitlines()
-        while old and new and old[-1] == new[-1]:
-            old.pop(), new.pop()
-        start = next((i for i, (one, other) in enumerate(zip(old, new, strict=False)) if one != other), 0)
-        lines = [f"      - {line.strip()}" for line in old[start:]] + [
-            f"      + {line.strip()}" for line in new[start:]
-        ]
-        return "\n".join(lines)
+        lines = list(difflib.unified_diff(old, new, lineterm="", n=0))[2:]
+        return "\n".join(f"      {line[0]} {line[1:].strip()}" for line in lines if line[0] in "+-")
 
 
 def mutants_of(file: Path) -> Iterator[Mutant]:
