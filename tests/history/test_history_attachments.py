@@ -66,7 +66,9 @@ def test_bytes_of_no_known_kind_need_a_type(data: bytes) -> None:
     with pytest.raises(UsageError, match=r"can't tell the type of the attachment; give media_type"):
         history.attach(data)
     assert len(history) == 0, "nothing is half-attached"
-    assert isinstance(history.attach(data, media_type="video/x-msvideo"), MediaPart)
+    part = history.attach(data, media_type="video/x-msvideo")
+    assert isinstance(part, MediaPart)
+    assert part.type == "file"
 
 
 def test_a_file_joins_the_newest_draft_and_no_other() -> None:

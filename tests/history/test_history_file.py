@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import stat
 import subprocess
 import sys
 from collections.abc import Callable
@@ -128,7 +129,15 @@ def garbage(lines: list[bytes]) -> list[bytes]:
     return [*lines[:4], b"not json\n", *lines[4:]]
 
 
-@pytest.mark.parametrize("damage", [changed, missing, swapped, garbage])
+def other_frame(lines: list[bytes]) -> list[bytes]:
+    return [*lines[:4], lines[4].replace(b'{"chain":"', b'{"chaim":"'), *lines[5:]]
+
+
+def other_middle(lines: list[bytes]) -> list[bytes]:
+    return [*lines[:4], lines[4].replace(b'","record":', b'","rekord":'), *lines[5:]]
+
+
+@pytest.mark.parametrize("damage", [changed, missing, swapped, garbage, other_frame, other_middle])
 def test_damage_is_named_by_line_and_left_alone(
     filled: Path, damage: Callable[[list[bytes]], list[bytes]]
 ) -> None:
@@ -142,7 +151,7 @@ def test_damage_is_named_by_line_and_left_alone(
         History.open(filled)
 
 
-def rewritten(path: Path, records: list[dict[str, Any]]) -> None:
+def rewritten(path: Path, records: list[Any]) -> None:
     """A file with a right chain over other records."""
     path.unlink()
     journal = journal_module.Journal(path)
@@ -161,10 +170,25 @@ def rewritten(path: Path, records: list[dict[str, Any]]) -> None:
         ([None, {"do": "append", "message": {"role": "tool"}}], 2, "must name the call"),
         ([None, {"do": "append", "message": {"role": "clown"}}], 2, "role"),
         ([None, {}], 2, "can't be taken"),
+        ([None, {"do": "drafts", "messages": 5}], 2, "can't be taken"),
+        ([None, {"do": "params", "params": []}], 2, "can't be taken"),
+        (
+            [None, {"do": "compact", "how": "removed", "splices": [{"start": 2}], "stand_in": False}],
+            2,
+            "can't be taken",
+        ),
+        (
+            [None, {"do": "compact", "how": "removed", "splices": [], "stand_in": False}],
+            2,
+            "without a splice",
+        ),
+        ([None, []], 2, "not a record"),
+        ([{"do": "open", "state": {"format": 1, "log": 5}}], 1, "can't be restored"),
+        ([{"do": "open", "state": {"format": 1, "log": [5]}}], 1, "can't be restored"),
     ],
 )
 def test_a_file_of_wrong_records_is_refused(
-    filled: Path, records: list[dict[str, Any] | None], line: int, problem: str
+    filled: Path, records: list[Any], line: int, problem: str
 ) -> None:
     head = json.loads(filled.read_bytes().splitlines()[0])["record"]
     rewritten(filled, [head if record is None else record for record in records])
@@ -191,12 +215,31 @@ def test_the_head_given_must_be_the_files(filled: Path) -> None:
         assert history.tools == (READ,), "the first bytes are kept"
     for arguments, zone in (
         ({"system": "system 10:06"}, "system"),
+        ({"system": "pinned"}, "system"),
         ({"pinned": ["other"]}, "pinned"),
         ({"tools": [READ, Tool.of("new")]}, r"tools \(new\)"),
     ):
         with pytest.raises(HistoryError, match=zone):
             History.open(filled, **arguments)  # type: ignore[arg-type]
     History.open(filled).close()
+
+
+def test_a_tool_that_came_late_is_the_files_too(filled: Path) -> None:
+    late = Tool.of("late", "Came later.")
+    with History.open(filled) as history:
+        history.add_tool(late, "epoch")
+    with History.open(filled, tools=[READ, GREP, late]) as history:
+        assert set(history.tools) == {READ, late}
+        assert history.epoch == 2
+
+
+def test_with_fsync_a_new_files_name_is_on_the_disk_too(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    directories: list[bool] = []
+    monkeypatch.setattr(os, "fsync", lambda file: directories.append(stat.S_ISDIR(os.fstat(file).st_mode)))
+    History.open(path, "s", fsync=True).close()
+    assert directories == [True, False]  # the directory, then the first record
+    History.open(path, fsync=True).close()
+    assert directories == [True, False], "nothing new"
 
 
 def test_with_fsync_every_step_is_synced(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -179,6 +179,24 @@ def test_a_batch_is_sent_whole_or_not_at_all() -> None:
     assert history.sealed == 0
 
 
+def test_of_several_open_calls_the_first_is_named() -> None:
+    history = History()
+    history.user("go")
+    for call in ("c1", "c2", "c3"):
+        history.tool_call("read", id=call)
+    history.tool_result("c1", "x")
+    for step in (history.request, history.assistant, lambda: history.compact("removed", [Splice(0, 1)])):
+        with pytest.raises(HistoryError, match=r"messages\[\d\] \(.*\): tool call c2 has no result yet"):
+            step()
+    assert history.open_calls == ("c2", "c3")
+    history = conversation()
+    history.assistant("both read")
+    with pytest.raises(
+        HistoryError, match=r"messages\[2\] \(assistant, calls c1, c2\): tool call c1 has no result"
+    ):
+        history.compact("removed", [Splice(3, 6)])
+
+
 @pytest.mark.parametrize(
     ("message", "problem"),
     [
