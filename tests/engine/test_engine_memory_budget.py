@@ -93,11 +93,19 @@ def test_what_a_gpu_has_left() -> None:
     few = DeviceMemory(total=10 * 2**20, free=9 * 2**20)
     for utilization in (None, 0.9, 0.95):
         chosen = EngineConfig(
-            gpu_memory_utilization=utilization, max_samples=2, max_step_tokens=2, block_size=4
+            gpu_memory_utilization=utilization,
+            max_samples=2,
+            max_step_tokens=2,
+            block_size=4,
+            cuda_graphs=False,
         )
         reserved = step_bytes(LLAMA.config, 4, tokens=2, samples=2)
         left = few.budget(utilization or 0.9, reserved)
-        assert num_blocks(LLAMA, chosen, None, few) == left // (LLAMA.config.num_layers * 2 * 4 * 2 * 16 * 4)
+        count = num_blocks(LLAMA, chosen, None, few)
+        assert count == left // (LLAMA.config.num_layers * 2 * 4 * 2 * 16 * 4)
+        assert (
+            num_blocks(LLAMA, replace(chosen, cuda_graphs=None), None, few) < count
+        )  # it keeps a step's memory
 
 
 def test_what_is_given_wins_over_what_the_gpu_has() -> None:

@@ -7,12 +7,13 @@ layer's keys and values have been written to their slots.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
 from agentctx_engine.attention.batch import Batch
+from agentctx_engine.attention.decode_batch import DecodeBatch
 
 
 class AttentionPlan(Protocol):
@@ -37,4 +38,15 @@ class AttentionBackend(Protocol):
     def plan(self, batch: Batch, windows: Sequence[int | None], dtype: torch.dtype) -> AttentionPlan:
         """``windows`` has one entry per layer group: how many tokens a token sees, itself included, or ``None``
         for all. ``dtype`` is that of queries, keys and values."""
+        ...
+
+
+@runtime_checkable
+class DecodePlanner(Protocol):
+    """A backend whose decode steps can be recorded and run again."""
+
+    def plan_decode(
+        self, batch: DecodeBatch, windows: Sequence[int | None], dtype: torch.dtype
+    ) -> AttentionPlan:
+        """As ``plan``. Which kernels run doesn't depend on what stands in the batch's tensors; rows of length 0 give 0."""
         ...

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from agentctx_engine.attention.batch import Batch
+from agentctx_engine.attention.decode_batch import DecodeBatch
 from agentctx_engine.attention.triton_kernels.decode import decode_attention, splits_for
 from agentctx_engine.attention.triton_kernels.kv_view import KvView
 from agentctx_engine.attention.triton_kernels.prefill import PrefillShape, cut_into_tiles, prefill_attention
@@ -19,62 +20,87 @@ from agentctx_engine.attention.triton_kernels.prefill import PrefillShape, cut_i
 _PROCESSORS_OF_A_CPU = 4  # what the interpreter is told, so that contexts are split there too
 
 
-@dataclass(slots=True)
-class TritonPlan:
-    """One step (an ``AttentionPlan``)."""
+@dataclass(frozen=True, slots=True)
+class Singles:
+    """The step's sequences of one token: ``rows`` and ``lengths`` [decodes] int32, per layer group ``tables``
+    [decodes, blocks] int32, of which none has more than ``longest`` keys."""
 
-    batch: Batch
-    windows: tuple[int | None, ...]
+    rows: Tensor
+    lengths: Tensor
+    tables: tuple[Tensor, ...]
+    longest: int
+
+    @classmethod
+    def of(cls, batch: Batch) -> Singles:
+        device = batch.token_ids.device
+        chosen = [i for i, chunk in enumerate(batch.chunks) if len(chunk.token_ids) == 1]
+        numbers = [[batch.query_starts[i] for i in chosen], [batch.context_lens[i] for i in chosen]]
+        rows, lengths = torch.tensor(numbers, dtype=torch.int32, device=device)
+        tables = batch.block_tables
+        if len(chosen) < len(batch.chunks):
+            index = torch.tensor(chosen, dtype=torch.int64, device=device)
+            tables = tuple(table[index] for table in batch.block_tables)
+        return cls(rows, lengths, tables, max(numbers[1], default=0))
+
+    @classmethod
+    def of_all(cls, batch: DecodeBatch) -> Singles:
+        rows = torch.arange(batch.num_rows, dtype=torch.int32, device=batch.lengths.device)
+        return cls(rows, batch.lengths, batch.block_tables, batch.longest)
+
+
+@dataclass(frozen=True, slots=True)
+class Chunks:
+    """The step's longer chunks, as ``cut_into_tiles`` takes them, and per layer group the block tables of all sequences."""
+
+    chunks: list[tuple[int, int, int, int]]
+    tables: tuple[Tensor, ...]
     shape: PrefillShape | None  # None: the default for the heads
-    processors: int
-    rows: Tensor = field(init=False)  # [decodes] int32, and for each of them …
-    lengths: Tensor = field(init=False)  # [decodes] int32
-    tables: tuple[Tensor, ...] = field(init=False)  # per layer group [decodes, blocks] int32
-    longest: int = field(init=False)
-    chunks: list[tuple[int, int, int, int]] = field(
-        init=False
-    )  # the others, as ``cut_into_tiles`` takes them
     tiles: dict[int, Tensor] = field(default_factory=dict)  # by tokens of a tile
 
-    def __post_init__(self) -> None:
-        batch, device = self.batch, self.batch.token_ids.device
-        decodes = [i for i, chunk in enumerate(batch.chunks) if len(chunk.token_ids) == 1]
-        numbers = [[batch.query_starts[i] for i in decodes], [batch.context_lens[i] for i in decodes]]
-        self.rows, self.lengths = torch.tensor(numbers, dtype=torch.int32, device=device)
-        self.longest = max(numbers[1], default=0)
-        self.tables = batch.block_tables
-        if len(decodes) < len(batch.chunks):
-            chosen = torch.tensor(decodes, dtype=torch.int64, device=device)
-            self.tables = tuple(table[chosen] for table in batch.block_tables)
-        self.chunks = [
+    @classmethod
+    def of(cls, batch: Batch, shape: PrefillShape | None) -> Chunks:
+        longer = [
             (i, batch.query_starts[i], len(chunk.token_ids), chunk.start)
             for i, chunk in enumerate(batch.chunks)
             if len(chunk.token_ids) > 1
         ]
+        return cls(longer, batch.block_tables, shape)
 
-    def attend(self, group: int, queries: Tensor, cache: Tensor, scale: float) -> Tensor:
-        kv, window = KvView.full(cache), self.windows[group]
-        heads, head_dim = queries.shape[1:]
-        out = queries.new_empty((queries.shape[0], heads * head_dim))
-        out[self.batch.num_tokens :] = 0
-        shown = self.longest if window is None else min(self.longest, window)
-        decode_attention(
-            queries, kv, out, rows=self.rows, tables=self.tables[group], lengths=self.lengths, window=window,
-            scale=scale, splits=splits_for(len(self.rows), kv.kv_heads, shown, self.processors),
-        )  # fmt: skip
-        if self.chunks:
-            shape = self.shape or PrefillShape.default(head_dim, queries.dtype)
-            prefill_attention(
-                queries, kv, out, tiles=self._tiles(shape.tokens(heads // kv.kv_heads)),
-                tables=self.batch.block_tables[group], window=window, scale=scale, shape=shape,
-            )  # fmt: skip
-        return out
-
-    def _tiles(self, tokens: int) -> Tensor:
+    def cut(self, tokens: int) -> Tensor:
+        """Tiles of ``tokens`` tokens, the same for all layers."""
         if tokens not in self.tiles:
             tiles = cut_into_tiles(self.chunks, tokens)
-            self.tiles[tokens] = torch.tensor(tiles, dtype=torch.int32, device=self.rows.device)
+            self.tiles[tokens] = torch.tensor(tiles, dtype=torch.int32, device=self.tables[0].device)
         return self.tiles[tokens]
+
+
+@dataclass(frozen=True, slots=True)
+class TritonPlan:
+    """One step (an ``AttentionPlan``)."""
+
+    windows: tuple[int | None, ...]
+    num_tokens: int
+    singles: Singles
+    chunks: Chunks | None
+    processors: int
+
+    def attend(self, group: int, queries: Tensor, cache: Tensor, scale: float) -> Tensor:
+        kv, window, singles = KvView.full(cache), self.windows[group], self.singles
+        heads, head_dim = queries.shape[1:]
+        out = queries.new_empty((queries.shape[0], heads * head_dim))
+        out[self.num_tokens :] = 0
+        shown = singles.longest if window is None else min(singles.longest, window)
+        decode_attention(
+            queries, kv, out, rows=singles.rows, tables=singles.tables[group], lengths=singles.lengths,
+            window=window, scale=scale, splits=splits_for(len(singles.rows), kv.kv_heads, shown, self.processors),
+        )  # fmt: skip
+        if self.chunks is not None and self.chunks.chunks:
+            shape = self.chunks.shape or PrefillShape.default(head_dim, queries.dtype)
+            prefill_attention(
+                queries, kv, out, tiles=self.chunks.cut(shape.tokens(heads // kv.kv_heads)),
+                tables=self.chunks.tables[group], window=window, scale=scale, shape=shape,
+            )  # fmt: skip
+        return out
 
 
 class TritonAttention:
@@ -87,8 +113,22 @@ class TritonAttention:
         self._shape = shape
 
     def plan(self, batch: Batch, windows: Sequence[int | None], dtype: torch.dtype) -> TritonPlan:
-        device = batch.token_ids.device
-        processors = _PROCESSORS_OF_A_CPU
-        if device.type == "cuda":
-            processors = torch.cuda.get_device_properties(device).multi_processor_count
-        return TritonPlan(batch, tuple(windows), self._shape, processors)
+        return TritonPlan(
+            tuple(windows),
+            batch.num_tokens,
+            Singles.of(batch),
+            Chunks.of(batch, self._shape),
+            _processors(batch.token_ids.device),
+        )
+
+    def plan_decode(
+        self, batch: DecodeBatch, windows: Sequence[int | None], dtype: torch.dtype
+    ) -> TritonPlan:
+        processors = _processors(batch.lengths.device)
+        return TritonPlan(tuple(windows), batch.num_rows, Singles.of_all(batch), None, processors)
+
+
+def _processors(device: torch.device) -> int:
+    if device.type == "cuda":
+        return torch.cuda.get_device_properties(device).multi_processor_count
+    return _PROCESSORS_OF_A_CPU

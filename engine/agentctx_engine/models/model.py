@@ -10,9 +10,10 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
 from agentctx_engine.attention import kv_cache, tiles
-from agentctx_engine.attention.backend import AttentionBackend, AttentionPlan
+from agentctx_engine.attention.backend import AttentionBackend, AttentionPlan, DecodePlanner
 from agentctx_engine.attention.batch import Batch
 from agentctx_engine.attention.cpu import CpuAttention
+from agentctx_engine.attention.decode_batch import DecodeBatch
 from agentctx_engine.attention.named import accelerated_attention
 from agentctx_engine.kernels import LANES, Kernels, attends, load_kernels
 from agentctx_engine.models.coded_weight import CodedWeight, stack
@@ -121,6 +122,34 @@ class Model:
                 plan=self.attention.plan(batch, self._windows, self.dtype),
                 kernels=self._kernels,
                 wanted=F.pad(batch.logit_rows, (0, max(0, self._min_rows - rows))),
+            ),
+            kv_caches,
+        )
+        return self._logits(x, self._kernels)[:rows]
+
+    @property
+    def decodes_in_place(self) -> bool:
+        """Whether the attention backend can do ``decode``."""
+        return isinstance(self.attention, DecodePlanner)
+
+    @torch.inference_mode()
+    def decode(self, batch: DecodeBatch, kv_caches: Sequence[Tensor]) -> Tensor:
+        """A token of each of some sequences → logits [rows, vocab_size] float32, padding rows among them.
+
+        As ``forward``, but that the same kernels run whatever stands in the batch's tensors, so that it can be recorded.
+        """
+        assert isinstance(self.attention, DecodePlanner)
+        rows = batch.num_rows
+        padding = max(0, self._min_rows - rows)
+        x = self._run(
+            F.pad(batch.token_ids, (0, padding)),
+            Step(
+                rows=slice(0, rows),
+                turns=self._rotation.at(F.pad(batch.positions, (0, padding))),
+                slot_mapping=batch.slot_mapping,
+                plan=self.attention.plan_decode(batch, self._windows, self.dtype),
+                kernels=self._kernels,
+                wanted=None,
             ),
             kv_caches,
         )

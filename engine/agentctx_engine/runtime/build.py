@@ -9,6 +9,7 @@ from pathlib import Path
 from agentctx_engine.runtime.block_directory import BlockDirectory
 from agentctx_engine.runtime.config import EngineConfig
 from agentctx_engine.runtime.core import EngineCore
+from agentctx_engine.runtime.decode_graphs import GraphSettings, can_record, recorder_for
 from agentctx_engine.runtime.errors import EngineMemoryError
 from agentctx_engine.runtime.kv_store import KvStore
 from agentctx_engine.runtime.memory_budget import DeviceMemory, num_blocks
@@ -35,6 +36,7 @@ def build_core(model: DecoderModel, config: EngineConfig) -> EngineCore:
             block_size=config.block_size,
             deterministic=config.deterministic,
             kv_kind=config.kv_kind,
+            graphs=_graphs(model, config, blocks, windows),
         )
     except MemoryError as error:
         raise EngineMemoryError(f"{error}; lower num_blocks or kv_memory_bytes") from error
@@ -56,6 +58,25 @@ def build_core(model: DecoderModel, config: EngineConfig) -> EngineCore:
     )
     _log.info("%s", core.state().kv_memory)
     return core
+
+
+def _graphs(
+    model: DecoderModel, config: EngineConfig, blocks: int, windows: Windows | None
+) -> GraphSettings | None:
+    """Whether, and how, decode steps are recorded. Raises ``ValueError`` if they are to be and can't."""
+    possible = can_record(model) and config.kv_kind is None
+    if config.cuda_graphs and not possible:
+        what = "quantized KV memory" if config.kv_kind else "this model's attention"
+        raise ValueError(
+            f"cuda_graphs=True can't be had with {what}: take the attention backend 'triton' and full width, or drop it"
+        )
+    wanted = model.device.type == "cuda" if config.cuda_graphs is None else config.cuda_graphs
+    if config.deterministic or not (wanted and possible):
+        return None
+    most = min(model.config.max_context, config.max_context or model.config.max_context)
+    if windows is None:
+        most = min(most, blocks * config.block_size)
+    return GraphSettings(config.max_samples, most, recorder_for(model.device))
 
 
 def _kv_store(

@@ -50,6 +50,9 @@ class EngineConfig:
         None  # where Engine.save and restore keep the prefixes that are given by name
     )
     deterministic: bool = False  # bitwise the same logits whatever is cached, batched or chunked; slower
+    # Decode steps are recorded, once for each of a few batch sizes, and run again from then on. None: on a GPU, if the
+    # attention backend can. On a CPU True does everything but the recording.
+    cuda_graphs: bool | None = None
 
     def __post_init__(self) -> None:
         for field in ("block_size", "max_step_tokens", "max_samples"):
@@ -76,6 +79,8 @@ class EngineConfig:
             raise ValueError(f"kv_kind={self.kv_kind!r}: must be 'int8', 'fp8' or None")
         if self.kv_kind is not None and self.deterministic:
             raise ValueError("deterministic=True can't be had with a quantized KV memory: drop kv_kind")
+        if self.cuda_graphs and self.deterministic:
+            raise ValueError("deterministic=True runs in tiles, which aren't recorded: drop cuda_graphs")
         if self.host_blocks < 0:
             raise ValueError(f"host_blocks={self.host_blocks}: must not be negative")
         if self.host_blocks and self.prefix_cache != "hash":

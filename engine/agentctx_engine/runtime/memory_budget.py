@@ -44,6 +44,12 @@ def step_bytes(config: ModelConfig, itemsize: int, *, tokens: int, samples: int)
 
     Of a model whose numbers have ``itemsize`` bytes, with the Triton attention backend; sampling included.
     """
+    sampling = samples * config.vocab_size * _SAMPLER_BYTES
+    return model_bytes(config, itemsize, tokens=tokens, samples=samples) + sampling
+
+
+def model_bytes(config: ModelConfig, itemsize: int, *, tokens: int, samples: int) -> int:
+    """The model's part of it: the largest of a layer's stages, and the logits."""
     hidden, inner = config.hidden_size, config.intermediate_size
     turned = (config.num_heads + config.num_kv_heads) * config.head_dim
     attended = config.num_heads * config.head_dim
@@ -55,8 +61,8 @@ def step_bytes(config: ModelConfig, itemsize: int, *, tokens: int, samples: int)
     turns = 3 * len(set(config.ropes)) * config.head_dim * 4
     sharing = config.num_heads // config.num_kv_heads
     parts = (_SPLIT_PROGRAMS + samples * config.num_kv_heads) * sharing * (config.head_dim + 2) * 4
-    sampling = samples * config.vocab_size * (itemsize + _SAMPLER_BYTES)
-    return tokens * (max(norm, attention, mlp) + turns) + parts + sampling
+    logits = samples * config.vocab_size * (itemsize + 4)
+    return tokens * (max(norm, attention, mlp) + turns) + parts + logits
 
 
 def num_blocks(
@@ -100,9 +106,10 @@ def blocks_within(memory: int, model: DecoderModel, config: EngineConfig, window
 def _left_on(device: DeviceMemory, model: DecoderModel, config: EngineConfig) -> tuple[int, str]:
     """(bytes for keys and values, how they came about)."""
     utilization = config.gpu_memory_utilization or DEFAULT_GPU_MEMORY_UTILIZATION
-    step = step_bytes(
-        model.config, model.dtype.itemsize, tokens=config.max_step_tokens, samples=config.max_samples
-    )
+    shape, itemsize, samples = model.config, model.dtype.itemsize, config.max_samples
+    step = step_bytes(shape, itemsize, tokens=config.max_step_tokens, samples=samples)
+    if config.cuda_graphs is not False:  # recorded steps keep what they work in, and their logits
+        step += model_bytes(shape, itemsize, tokens=samples, samples=samples) + samples * shape.vocab_size * 4
     memory = device.budget(utilization, step)
     source = (
         f"gpu_memory_utilization={utilization} of {device.total:,} bytes, of which {device.total - device.free:,} are "

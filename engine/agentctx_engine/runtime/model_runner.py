@@ -15,6 +15,7 @@ from agentctx_engine.attention.batch import Batch, Chunk
 from agentctx_engine.attention.quantized import KvKind, Packing, UnpackedLayers
 from agentctx_engine.attention.slot_copies import read_slots, write_slots
 from agentctx_engine.models.config import ModelConfig
+from agentctx_engine.runtime.decode_graphs import GraphSettings
 from agentctx_engine.runtime.kv_store import BlockCopy, BlockTable
 from agentctx_engine.runtime.quantized_steps import use_blocks
 from agentctx_engine.runtime.scheduler import ScheduledChunk, Step
@@ -73,9 +74,11 @@ class ModelRunner:
         block_size: int,
         deterministic: bool = False,
         kv_kind: KvKind | None = None,
+        graphs: GraphSettings | None = None,
     ) -> None:
         """``num_blocks``: of every layer, or of the layers of each layer group. ``kv_kind``: quantize the KV memory, which
-        then holds rows of bytes (see ``attention.quantized``). Raises ``MemoryError`` when it can't be had.
+        then holds rows of bytes (see ``attention.quantized``). ``graphs``: record decode steps; each layer then has a
+        block more. Raises ``MemoryError`` when it can't be had.
         """
         self.model = model
         self.block_size = block_size
@@ -87,7 +90,9 @@ class ModelRunner:
         ]
         per_group = [num_blocks] * len(config.layer_groups) if isinstance(num_blocks, int) else num_blocks
         self.packing = packing_of(model, block_size, kv_kind)
-        self.kv_caches = [self._allocate(per_group[group]) for group in self.group_of_layer]
+        spare = 0 if graphs is None else 1
+        self.kv_caches = [self._allocate(per_group[group] + spare) for group in self.group_of_layer]
+        self.graphs = None if graphs is None else graphs.make(model, self.kv_caches, block_size, per_group)
 
     def _allocate(self, num_blocks: int) -> Tensor:
         """One layer's KV memory."""
@@ -143,6 +148,8 @@ class ModelRunner:
             )
             for chunk in chunks
         ]
+        if self.graphs is not None and self.graphs.take(parts):
+            return self.graphs.run(parts)
         caches: Sequence[Tensor] = self.kv_caches
         if self.packing is not None:
             parts, used = use_blocks(parts, self.model.config, self.block_size, self.model.device)
