@@ -110,14 +110,16 @@ def _implied(old: Item, new: Item, key: str) -> bool:
 
 def _order_change(old: Item, new: Item, path: str) -> Change | None:
     """Equal items whose argument objects may still differ in key order or number type."""
-    content = old.get("content")
-    if not isinstance(content, list):
-        return None
-    for index, part in enumerate(content):
+    content, calls = old.get("content"), old.get("tool_calls")
+    for index, part in enumerate(content if isinstance(content, list) else ()):
         if isinstance(part, Mapping) and isinstance(part.get("input"), Mapping):
             other = new["content"][index]["input"]
             if not same_ordered(part["input"], other):
                 return Change(f"{path}.content[{index}].input", "arguments", part["input"], other)
+    for call in calls if isinstance(calls, list) else ():
+        function = call.get("function") if isinstance(call, Mapping) else None
+        if isinstance(function, Mapping) and isinstance(function.get("arguments"), Mapping):
+            return _calls_change(calls, new["tool_calls"], f"{path}.tool_calls")
     return None
 
 
