@@ -15,11 +15,13 @@ Whether cached tokens are reported is not taken from switches but tried: one que
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from agentctx.backends.backend import BackendError, BadResponse, Refused
 from agentctx.backends.llama_server import Endpoints, LlamaServer
+from agentctx.backends.secrecy import NO_ACCESS
+from agentctx.backends.server_address import root_of
 from agentctx.errors import AgentctxError
 from agentctx.rendering.tokenizer import Tokenizer
 from agentctx.usage import usage_from_response
@@ -82,17 +84,7 @@ class Examination:
 
     def to_json(self) -> dict[str, Any]:
         """The examination as JSON data; ``schema`` 1."""
-        names = ("url", "kind", "version", "model", "context", "slots", "reports_cached", "has_template", "tokenizer_matches")  # fmt: skip
-        remarks = [
-            {"level": each.level, "subject": each.subject, "text": each.text, "remedy": each.remedy}
-            for each in self.remarks
-        ]
-        return {
-            "schema": 1,
-            **{name: getattr(self, name) for name in names},
-            "clean": self.clean,
-            "remarks": remarks,
-        }
+        return {"schema": 1, **asdict(self), "clean": self.clean}
 
     def lines(self) -> list[str]:
         """The examination as text, one line a fact; findings begin with ``!``."""
@@ -124,8 +116,7 @@ def examine(
     server lists). ``ask`` False sends no question to the model. Raises ``ConnectionFailed``, ``TimedOut``, and ``Refused`` where the
     server wants a key.
     """
-    root = url.rstrip("/").removesuffix("/v1")
-    with LlamaServer(root, api_key=api_key, timeout=timeout) as server:
+    with LlamaServer(root_of(url), api_key=api_key, timeout=timeout) as server:
         found = _identified(server)
         found.model = model or found.model
         if ask:
@@ -139,7 +130,7 @@ def _answer(server: Endpoints, path: str) -> Mapping[str, Any] | None:
     try:
         body = server.ask("GET", path)
     except Refused as error:
-        if error.status in (401, 403):
+        if error.status in NO_ACCESS:
             raise
         return None
     except BadResponse:

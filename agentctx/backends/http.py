@@ -30,8 +30,9 @@ from agentctx.backends.backend import (
     StreamBroken,
     TimedOut,
 )
-from agentctx.backends.secrecy import secrets_in, shown, without
-from agentctx.errors import InputError, UsageError
+from agentctx.backends.secrecy import key_advice, secrets_in, shown, without
+from agentctx.backends.server_address import need_address
+from agentctx.errors import InputError
 from agentctx.rendering.prompt import Prompt
 
 _RETRIED = (429, 503, 529)
@@ -62,7 +63,8 @@ def _refusal(response: httpx.Response, url: str, secrets: tuple[str, ...]) -> Re
     """The error for a status that is not 2xx; the body must have been read. A server may repeat the key that it refuses."""
     text = without(secrets, response.text.strip().replace("\n", " "))[:_EXCERPT]
     return Refused(
-        f"{url} answered {response.status_code} {response.reason_phrase}: {text or 'no body'}",
+        f"{url} answered {response.status_code} {response.reason_phrase}: {text or 'no body'}"
+        + key_advice(response.status_code),
         status=response.status_code,
         retry_after=_retry_after(response),
     )
@@ -105,12 +107,7 @@ class _Shared:
         connect_timeout: float = 10.0,
         retries: int = 2,
     ) -> None:
-        try:
-            address = httpx.URL(base_url)
-        except httpx.InvalidURL:
-            address = httpx.URL("")
-        if address.scheme not in ("http", "https") or not address.host:
-            raise UsageError("the base URL must be an address that begins with http:// or https://")
+        need_address(base_url)
         self.adapter = adapter
         self.base_url = base_url.rstrip("/")
         self._headers = dict(headers or {})

@@ -24,7 +24,8 @@ from agentctx.backends.backend import (
     StreamBroken,
     TimedOut,
 )
-from agentctx.backends.secrecy import secrets_in, shown, without
+from agentctx.backends.secrecy import key_advice, secrets_in, shown, without
+from agentctx.backends.server_address import authorization, need_address
 from agentctx.errors import UsageError
 from agentctx.messages import Message
 from agentctx.rendering.prompt import Prompt
@@ -116,11 +117,12 @@ class LlamaCompletion:
 class Endpoints:
     """The JSON endpoints of a server, one call at a time. Close it, or use it as a context manager.
 
-    Raises :class:`ConnectionFailed`, :class:`TimedOut`, :class:`Refused` or :class:`BadResponse`.
+    Raises :class:`ConnectionFailed`, :class:`TimedOut`, :class:`Refused` or :class:`BadResponse`, and ``UsageError`` for what is no address.
     """
 
     def __init__(self, base_url: str, *, api_key: str | None = None, timeout: float = 30.0) -> None:
-        headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+        need_address(base_url)
+        headers = authorization(api_key)
         self.base_url = base_url.rstrip("/")
         self.address = shown(self.base_url)
         """Where it is, as reports and errors may say it: without user, password and query."""
@@ -149,7 +151,8 @@ class Endpoints:
             raise ConnectionFailed(f"{address}{path} closed the connection: {error}") from error
         if not response.is_success:
             raise Refused(
-                f"{address}{path} answered {response.status_code}: {without(self._secrets, response.text.strip())[:300]}",
+                f"{address}{path} answered {response.status_code}: {without(self._secrets, response.text.strip())[:300]}"
+                + key_advice(response.status_code),
                 status=response.status_code,
             )
         try:

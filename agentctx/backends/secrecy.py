@@ -6,6 +6,8 @@ import re
 from collections.abc import Iterable, Mapping
 from urllib.parse import urlsplit, urlunsplit
 
+NO_ACCESS = (401, 403)
+"""Statuses of a server that wants a key, or another one."""
 _SENSITIVE = re.compile("auth|key|token|secret|cookie", re.IGNORECASE)
 
 
@@ -27,3 +29,10 @@ def without(secrets: Iterable[str], text: str) -> str:
     for secret in secrets:
         text = text.replace(secret, "***")
     return text
+
+
+def key_advice(status: int) -> str:
+    """What to do about an error status, if it is one about keys; to be put behind the error."""
+    if status not in NO_ACCESS:
+        return ""
+    return "; give the server's key: api_key= or a header, for commands the environment variable AGENTCTX_API_KEY"

@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 import httpx
 
 from agentctx.backends.secrecy import shown
+from agentctx.backends.server_address import below, root_of
 from agentctx.errors import InputError, UsageError
 from agentctx.rendering.sources import DEFAULT, ModelSource, props_source, read_source, token_like
 from agentctx.rendering.tokenizer import Tokenizer, embedded_tokenizer, with_tokens
@@ -78,7 +79,8 @@ def _tried(location: str, read: Any) -> list[TemplateSource]:
     try:
         source: ModelSource = read()
     except InputError as error:
-        return [TemplateSource(Path(location).stem or location, location, error=str(error))]
+        name = location if "://" in location else Path(location).stem or location
+        return [TemplateSource(name, location, error=str(error))]
     return [
         TemplateSource(
             source.name if which == DEFAULT else f"{source.name}:{which}",
@@ -102,9 +104,10 @@ def _fetched(url: str) -> ModelSource:
 
     Raises ``InputError`` when nothing usable is there. User name, password and query of the URL never reach an error.
     """
-    parts, address = urlsplit(url), shown(url)
-    if parts.path in ("", "/", "/v1"):
-        url, address = (each.removesuffix("/v1").rstrip("/") + "/props" for each in (url, address))
+    parts = urlsplit(url)
+    if not urlsplit(root_of(url)).path:  # a server, and no file on it
+        url = below(url, "/props")
+    address = shown(url)
     text = _body(url, address)
     name = parts.path.rstrip("/").rpartition("/")[2] or parts.netloc.rpartition("@")[2]
     if not text.lstrip().startswith("{") or text.lstrip().startswith(("{%", "{{", "{#")):
@@ -129,7 +132,11 @@ def _body(url: str, address: str) -> str:
                     raise InputError(f"more than {_MOST_BYTES} bytes", file=address)
                 chunks.append(chunk)
     except (httpx.HTTPError, httpx.InvalidURL) as error:
-        raise InputError(f"can't be fetched: {type(error).__name__}", file=address) from error
+        raise InputError(
+            f"can't be fetched: {type(error).__name__}",
+            file=address,
+            remedy="check the address, and whether there is a network",
+        ) from error
     try:
         return b"".join(chunks).decode()
     except UnicodeDecodeError as error:

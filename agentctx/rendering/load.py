@@ -21,6 +21,12 @@ from agentctx.rendering.tokenizer import (
 LAYOUTS = ("chatml", "anthropic", "openai")
 
 
+def is_path(name: str) -> bool:
+    """Whether a name can only be that of a file or folder, be it there or not."""
+    path = Path(name)
+    return bool(path.suffix) or len(path.parts) > 1
+
+
 def load_tokenizer(name: str) -> Tokenizer:
     """A tokenizer by name: ``embedded``, one of tiktoken's encodings, a ``tokenizer.json``, a GGUF, or a checkpoint's folder.
 
@@ -73,8 +79,14 @@ def load_renderer(
         before, _, beside = name.rpartition("@")
         path = Path(before)
     if not path.exists():
+        if str(path) in LAYOUTS:
+            problem = f"{path} takes an encoding behind a colon, {path}:{beside}"
+        elif is_path(str(path)):
+            problem = f"there is no file or folder {str(path)!r}"
+        else:
+            problem = f"unknown renderer {name!r}"
         raise UsageError(
-            f"unknown renderer {name!r}; known: {', '.join(LAYOUTS)} (each with :ENCODING), or the path of a template, "
+            f"{problem}; known: {', '.join(LAYOUTS)} (each with :ENCODING), or the path of a template, "
             "a GGUF, a tokenizer_config.json or a checkpoint's folder"
         )
     from agentctx.rendering.sources import read_source

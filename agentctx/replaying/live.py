@@ -17,13 +17,15 @@ from agentctx.backends.backend import (
     BackendError,
     ConnectionFailed,
     Options,
+    Refused,
     TimedOut,
 )
 from agentctx.backends.http import HttpBackend
 from agentctx.backends.llama_server import LlamaCompletion, LlamaServer
 from agentctx.backends.openai_chat import OpenAIChat
-from agentctx.backends.secrecy import shown
+from agentctx.backends.secrecy import NO_ACCESS, shown
 from agentctx.backends.served_models import first_model
+from agentctx.backends.server_address import authorization, openai_base, says_openai
 from agentctx.caches.model import Arrival, CacheModel
 from agentctx.caches.registry import parse_cache, read_spec
 from agentctx.errors import UsageError
@@ -89,7 +91,8 @@ def connect(
     timeout: float = 600.0,
     api_key: str | None = None,
 ) -> Iterator[Live]:
-    """Open ``engine`` or a server's URL, and close it behind the caller.
+    """Open ``engine`` or a server's URL, and close it behind the caller. A URL that ends with ``/v1`` is taken at its word: messages go to
+    an OpenAI-style API, whatever else the server has.
 
     ``cache``, ``layout``: specs; without them a llama-server is asked for its slots, its template and its tokenizer, and
     others count as ``paged:16`` and ``chatml``. ``slot``: pin all turns to one. Raises ``UsageError`` for a target or spec
@@ -104,14 +107,15 @@ def connect(
         raise UsageError(f"backend {target!r} is neither {ENGINE!r} nor a URL such as http://127.0.0.1:8080")
     if cache is not None:
         parse_cache(cache)
+    options = Options(max_tokens=1, temperature=0.0, slot=slot)
     with ExitStack() as stack:
-        server = stack.enter_context(LlamaServer(target, api_key=api_key))
-        props = _llama_props(server)
-        options = Options(max_tokens=1, temperature=0.0, slot=slot)
-        if props is not None:
-            yield _llama_server(stack, server, props, cache, layout, options, timeout)
-        else:
-            yield _openai_style(stack, target, cache, layout, options, timeout, api_key)
+        if not says_openai(target):
+            server = stack.enter_context(LlamaServer(target, api_key=api_key))
+            props = _llama_props(server, api_key)
+            if props is not None:
+                yield _llama_server(stack, server, props, cache, layout, options, timeout, api_key)
+                return
+        yield _openai_style(stack, target, cache, layout, options, timeout, api_key)
 
 
 @contextmanager
@@ -143,12 +147,16 @@ def _vocabulary(tokenizer: Tokenizer) -> int:
     )
 
 
-def _llama_props(server: LlamaServer) -> Mapping[str, Any] | None:
-    """``/props``, if this is a llama-server. Raises ``ConnectionFailed`` when nobody answers at all."""
+def _llama_props(server: LlamaServer, api_key: str | None) -> Mapping[str, Any] | None:
+    """``/props``, if this is a llama-server. Raises when nobody answers at all, and when a key is wanted and there is none."""
     try:
         props = server.props()
     except (ConnectionFailed, TimedOut):
         raise
+    except Refused as error:
+        if error.status in NO_ACCESS and api_key is None:
+            raise
+        return None
     except BackendError:
         return None
     return props if "total_slots" in props else None
@@ -162,6 +170,7 @@ def _llama_server(
     layout: str | None,
     options: Options,
     timeout: float,
+    api_key: str | None,
 ) -> Live:
     slots = need(props, "total_slots", int, "llama-server /props")
     context = _context(server, props)
@@ -174,7 +183,9 @@ def _llama_server(
         if cache is not None
         else [f"cache model {spec}, from /props; its other switches are the server's defaults"]
     )
-    backend = stack.enter_context(HttpBackend(LlamaCompletion(), server.base_url, timeout=timeout))
+    backend = stack.enter_context(
+        HttpBackend(LlamaCompletion(), server.base_url, headers=authorization(api_key), timeout=timeout)
+    )
     name = f"llama-server {server.address}"
     return Live(name, backend, renderer, parse_cache(spec), context, options, slots, tuple(notes))
 
@@ -219,12 +230,9 @@ def _openai_style(
     api_key: str | None,
 ) -> Live:
     """A server that is sent messages. The model is the first that it lists."""
-    base = target.rstrip("/")
-    if not base.endswith("/v1"):
-        base += "/v1"
-    headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+    base = openai_base(target)
     adapter = OpenAIChat(first_model(base, api_key))
-    backend = stack.enter_context(HttpBackend(adapter, base, headers=headers, timeout=timeout))
+    backend = stack.enter_context(HttpBackend(adapter, base, headers=authorization(api_key), timeout=timeout))
     notes = [f"{given}: not given, so {taken} is assumed" for given, taken, known in (
         ("--cache", DEFAULT_CACHE, cache), ("--layout", DEFAULT_LAYOUT, layout),
     ) if known is None]  # fmt: skip

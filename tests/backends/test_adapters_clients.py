@@ -6,7 +6,7 @@ A loopback server checks each request against the clients' own parameter types a
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -58,13 +58,6 @@ ANSWER = {
     "openai-responses": Usage(prompt=40, cached=16, output=2, reasoning=0),
     "anthropic": Usage(prompt=40, cached=16, written=4, output=2, written_5m=3, written_1h=1),
 }
-
-
-@pytest.fixture
-def server() -> Iterator[FaultyServer]:
-    server = FaultyServer()
-    yield server
-    server.close()
 
 
 def validating(api: Api) -> Callable[[Connection], None]:

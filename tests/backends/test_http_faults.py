@@ -10,7 +10,7 @@ import gc
 import os
 import socket
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,6 +41,7 @@ from agentctx.history import History
 from agentctx.messages import Params
 from agentctx.rendering import load_renderer
 from agentctx.session import Answer, AsyncSession, Session, SessionParts
+from tests.real.llama_server import free_port
 
 from .faulty_server import APIS, Api, FaultyServer, busy
 
@@ -53,13 +54,6 @@ ADAPTERS: dict[str, Callable[[], Adapter]] = {
     "llama-server": LlamaCompletion,
 }
 FACES, MODES = ("sync", "async"), ("whole", "stream")
-
-
-@pytest.fixture
-def server() -> Iterator[FaultyServer]:
-    server = FaultyServer()
-    yield server
-    server.close()
 
 
 def sockets() -> int:
@@ -215,10 +209,7 @@ async def test_a_stall_of_30_seconds_against_a_timeout_of_2(
 @pytest.mark.parametrize("face", FACES)
 async def test_connection_refused(server: FaultyServer, face: str, mode: str) -> None:
     """Nobody listens; then somebody does, at the same address, and the same session goes on."""
-    probe = socket.create_server(("127.0.0.1", 0))
-    url = f"http://127.0.0.1:{probe.getsockname()[1]}"
-    probe.close()
-    async with conversation(url, "openai-chat", face, mode) as talk:
+    async with conversation(f"http://127.0.0.1:{free_port()}", "openai-chat", face, mode) as talk:
         history = talk.session.history
         with pytest.raises(ConnectionFailed, match="is the server running"):
             await talk.turn()

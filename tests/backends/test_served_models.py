@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import json
-import socket
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
 
 import pytest
 
-from agentctx.backends.backend import BadResponse, ConnectionFailed
+from agentctx.backends.backend import BadResponse, ConnectionFailed, Refused
 from agentctx.backends.served_models import first_model
+from tests.real.llama_server import free_port
 
 ANSWERS = {
     "/v1/models": (200, {"data": [{"id": "one"}, {"id": "two"}]}),
@@ -51,23 +51,28 @@ def test_the_first_model_of_the_list(server: str) -> None:
     assert first_model(f"{server}/v1", KEY) == "one"
 
 
-@pytest.mark.parametrize("where", ["empty", "list", "locked", "nowhere"])
+@pytest.mark.parametrize("where", ["empty", "list", "nowhere"])
 def test_a_server_that_lists_no_model(server: str, where: str) -> None:
     with pytest.raises(BadResponse, match="did not list a model") as caught:
         first_model(f"{server}/{where}", KEY)
     assert "secret" not in str(caught.value)
 
 
+@pytest.mark.parametrize("key", [KEY, "another", None])
+def test_a_server_that_wants_another_key(server: str, key: str | None) -> None:
+    with pytest.raises(Refused, match="AGENTCTX_API_KEY") as caught:
+        first_model(f"{server}/locked", key)
+    assert "secret" not in str(caught.value)
+
+
 def test_nobody_there() -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        with pytest.raises(ConnectionFailed, match="is the server running"):
-            first_model(f"http://127.0.0.1:{free.getsockname()[1]}/v1")
+    with pytest.raises(ConnectionFailed, match="is the server running"):
+        first_model(f"http://127.0.0.1:{free_port()}/v1")
 
 
 def test_a_password_in_the_address_stays_out_of_errors(server: str) -> None:
     address = server.replace("http://", "http://me:hidden@") + "/empty?token=hidden"
-    with pytest.raises(BadResponse) as caught:
+    with pytest.raises(Refused) as caught:  # it takes the key's place
         first_model(address, KEY)
     assert "hidden" not in str(caught.value)
     assert f"{server}/empty/models" in str(caught.value)

@@ -54,7 +54,7 @@ class LlamaServer:
 
     def start(self) -> None:
         """Start the process and wait until ``/health`` answers 200."""
-        port = _free_port()
+        port = free_port()
         self.url = f"http://127.0.0.1:{port}"
         settings = {"model.path": str(self.model), "port": port, **self.switches}
         with open(self.log, "ab") if self.log else nullcontext(subprocess.DEVNULL) as output:
@@ -114,7 +114,8 @@ class LlamaServer:
         return self._client.post(path, json=body).status_code
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """A port of this machine at which nobody listens."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
