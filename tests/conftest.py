@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import shutil
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.model_files import NO_SMOLLM2, smollm2_file
+
+if TYPE_CHECKING:
+    from tests.cli.command import Command
 
 # Before anything imports triton: its kernels are tested on the CPU, and its own library is built when it is imported.
 os.environ.setdefault("TRITON_INTERPRET", "1")
@@ -73,6 +78,14 @@ def gemma3_gguf(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
+def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+    """Runs ``agentctx`` in this process."""
+    from tests.cli.command import Command
+
+    return Command(monkeypatch, capsys)
+
+
+@pytest.fixture
 def repository(tmp_path: Path) -> Path:
     """A small repository with a bug and the test that shows it."""
     root = tmp_path / "repository"
@@ -82,3 +95,11 @@ def repository(tmp_path: Path) -> Path:
         "from pkg.half import half\n\n\ndef test_half() -> None:\n    assert half(4) == 2\n"
     )
     return root
+
+
+@pytest.fixture
+def ci_project(root_dir: Path, tmp_path: Path) -> Path:
+    """A copy of the example project whose CI checks prompt builders."""
+    return shutil.copytree(
+        root_dir / "examples/ci", tmp_path / "ci", ignore=shutil.ignore_patterns("__pycache__")
+    )

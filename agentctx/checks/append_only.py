@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from agentctx.checks.log import BUDGET, known_codes
 from agentctx.checks.log_budgets import NO_BUDGETS, BudgetCheck, Budgets, Overrun
 from agentctx.diagnosis import (
     Exchange,
@@ -191,8 +192,11 @@ def judge(
     if target.renderer is None:
         layout = parse_target(COUNTING)
         counted = replace(layout, name=target.name)
-    verdicts = _findings(exchanges, target, compactions or set())
-    tokens = _tokens(exchanges, counted, verdicts, compactions or set())
+    rewritten = compactions or set()
+    verdicts, turns = _diagnosed(exchanges, target, rewritten)
+    if counted is not target:
+        turns = _diagnosed(exchanges, counted, rewritten)[1]
+    tokens = _tokens(turns, verdicts, rewritten)
     if counted is not target:
         _price(verdicts, tokens)
     check = BudgetCheck(allowed.budgets)
@@ -203,8 +207,9 @@ def judge(
         for finding in _once(verdicts)
         if finding.code not in allowed.codes and not allowed.budgets.limits_rework
     ]
-    turns = [TurnVerdict(each, finding) for each, finding in zip(tokens, verdicts, strict=True)]
-    return ConversationReport(target, counted, turns, failing, check.overruns())
+    shown = [TurnVerdict(each, finding) for each, finding in zip(tokens, verdicts, strict=True)]
+    overruns = [] if BUDGET.code in allowed.codes else check.overruns()
+    return ConversationReport(target, counted, shown, failing, overruns)
 
 
 def _price(verdicts: Sequence[Finding | None], tokens: Sequence[TurnTokens]) -> None:
@@ -216,10 +221,13 @@ def _price(verdicts: Sequence[Finding | None], tokens: Sequence[TurnTokens]) -> 
         finding.loss = Loss(lost=again, again=again)
 
 
-def _findings(exchanges: Sequence[Exchange], target: Target, compactions: set[int]) -> list[Finding | None]:
-    """What broke in each turn; suspicions don't count."""
+def _diagnosed(
+    exchanges: Sequence[Exchange], target: Target, compactions: set[int]
+) -> tuple[list[Finding | None], list[TurnTokens]]:
+    """What broke in each turn, and its tokens; suspicions don't count."""
     diagnosis = LogDiagnosis(target)
     found: list[Finding | None] = []
+    tokens: list[TurnTokens] = []
     for index, exchange in enumerate(exchanges):
         if index in compactions:
             diagnosis = LogDiagnosis(target)
@@ -228,25 +236,18 @@ def _findings(exchanges: Sequence[Exchange], target: Target, compactions: set[in
         if counts and finding is not None and finding.count == 1:
             finding.turn = index
         found.append(finding if counts else None)
+        assert diagnosis.turn is not None
+        tokens.append(diagnosis.turn)
     diagnosis.result()  # says which findings recur on every turn
-    return found
+    return found, tokens
 
 
 def _tokens(
-    exchanges: Sequence[Exchange],
-    counted: Target,
-    verdicts: Sequence[Finding | None],
-    compactions: set[int],
+    turns: Sequence[TurnTokens], verdicts: Sequence[Finding | None], compactions: set[int]
 ) -> list[TurnTokens]:
     """The tokens of each turn. What a break makes a server compute again is the last prompt's part behind it."""
-    diagnosis = LogDiagnosis(counted)
     tokens: list[TurnTokens] = []
-    for index, (exchange, finding) in enumerate(zip(exchanges, verdicts, strict=True)):
-        if index in compactions:
-            diagnosis = LogDiagnosis(counted)
-        diagnosis.feed(exchange, continues=diagnosis.newest)
-        turn = diagnosis.turn
-        assert turn is not None
+    for index, (turn, finding) in enumerate(zip(turns, verdicts, strict=True)):
         again = 0
         if finding is not None and index > 0 and index not in compactions:
             again = turn.paid_again or max(0, (tokens[-1].prompt or 0) - (turn.stable or turn.reused or 0))
@@ -271,8 +272,6 @@ def assert_append_only(
     ``AssertionError``) with the table of turns, and ``UsageError`` when the same list object is given again and again: what it held
     earlier can't be known any more.
     """
-    from agentctx.checks.log import known_codes
-
     __tracebackhide__ = True
     guard = PrefixGuard(target, Allowed(budgets or NO_BUDGETS, known_codes(allow)))
     seen: list[Any] = []

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from agentctx.checks.results import CheckFinding, CheckResult
 from agentctx.errors import InputError
+from agentctx.reports.check_result import CheckFinding, CheckResult
 
 _FIELDS = frozenset(("subject", "case", "cause", "reason"))
 

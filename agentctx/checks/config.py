@@ -5,19 +5,37 @@ from __future__ import annotations
 import difflib
 import re
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 
+from agentctx.checks.builders.judging import allowed_words, variations
+from agentctx.checks.log import known_codes
 from agentctx.diagnosis import Target, parse_target
 from agentctx.errors import InputError, UsageError
 
 OWN, SHARED = "agentctx.toml", "pyproject.toml"
 _LINE = re.compile(r"\(at line (\d+), column \d+\)")
 _Text = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
+
+
+def _known(names: Callable[[list[str]], Iterable[str]]) -> AfterValidator:
+    """A name that ``names`` knows, as it writes it. ``names`` raises ``UsageError`` for others, pydantic wants ``ValueError``."""
+
+    def name(text: str) -> str:
+        try:
+            return next(iter(names([text])))
+        except UsageError as error:
+            raise ValueError(str(error)) from None
+
+    return AfterValidator(name)
+
+
+def _codes(given: list[str]) -> Iterable[str]:
+    return known_codes(given) if any(given) else given
 
 
 class _Table(BaseModel):
@@ -48,8 +66,8 @@ class BuilderTable(_Table):
     scenario: _Text | None = None
     target: _Text | None = None
     timeout: float = Field(default=20.0, gt=0)
-    vary: list[_Text] | None = None
-    allow: list[_Text] = Field(default_factory=list)
+    vary: list[Annotated[_Text, _known(variations)]] | None = None
+    allow: list[Annotated[_Text, _known(allowed_words)]] = Field(default_factory=list)
 
 
 class LogsTable(_Table):
@@ -62,17 +80,17 @@ class LogsTable(_Table):
     min_hit_rate: float | None = Field(default=None, ge=0, le=1)
     max_compactions: Annotated[str, StringConstraints(pattern=r"^\d+/[1-9]\d*$")] | None = None
     min_stable_prefix: int | None = Field(default=None, ge=1)
-    allow: list[_Text] = Field(default_factory=list)
+    allow: list[Annotated[_Text, _known(known_codes)]] = Field(default_factory=list)
     skip_others: bool = False
 
 
 class SuppressTable(_Table):
-    """``suppress``: findings that don't fail, and why. ``subject`` and ``case`` are patterns; empty ``code`` is every code."""
+    """``suppress``: findings that don't fail, and why. ``subject`` and ``case`` are patterns; ``code`` is a code or its name, empty for all."""
 
     subject: _Text
     reason: _Text
     case: str = "*"
-    code: str = ""
+    code: Annotated[str, _known(_codes)] = ""
 
 
 class Config(_Table):
@@ -190,6 +208,9 @@ def _told(error: ValidationError, file: Path, prefix: str) -> InputError:
         last = str(first["loc"][-1])
         remedy = "say why it is accepted" if last == "reason" else f"add {last}"
         return InputError("a setting is missing", file=str(file), field=place, remedy=remedy)
+    if first["type"] == "value_error":  # a validator of ours, which says what to write
+        problem, _, remedy = str(first["ctx"]["error"]).partition("; ")
+        return InputError(problem, file=str(file), field=place, remedy=remedy or None)
     problem = first["msg"][:1].lower() + first["msg"][1:]
     return InputError(problem, file=str(file), field=place, remedy=_REMEDIES.get(str(first["loc"][-1])))
 

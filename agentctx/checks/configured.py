@@ -9,11 +9,11 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from agentctx.checks.baseline import Accepted, apply_baseline
-from agentctx.checks.builders.judging import BuildRules, allowed_words, check_builder, variations
+from agentctx.checks.builders.judging import BuildRules, check_builder, variations
 from agentctx.checks.builders.process import Place
 from agentctx.checks.builders.scenario import built_in, from_file
 from agentctx.checks.config import BuilderTable, Config, LogsTable, Project, SuppressTable, TemplatesTable
-from agentctx.checks.log import LogRules, check_log, known_codes
+from agentctx.checks.log import LogRules, check_log
 from agentctx.checks.log_budgets import Budgets, parse_compactions
 from agentctx.checks.results import of_log
 from agentctx.checks.template_sources import template_sources
@@ -75,7 +75,7 @@ def _expanded(paths: Iterable[str]) -> Iterator[str]:
 
 
 def _builder(config: Config, table: BuilderTable) -> CheckResult:
-    rules = BuildRules(config.named_target(table.target), variations(table.vary), allowed_words(table.allow))
+    rules = BuildRules(config.named_target(table.target), variations(table.vary), frozenset(table.allow))
     scenario = from_file(table.scenario) if table.scenario is not None else built_in()
     return check_builder(Place(table.callable, Path.cwd(), table.timeout), scenario, rules)
 
@@ -90,7 +90,7 @@ def _logs(config: Config, table: LogsTable) -> CheckResult:
             compactions=parse_compactions(table.max_compactions) if table.max_compactions else None,
             stable_prefix=table.min_stable_prefix,
         ),
-        allow=known_codes(table.allow),
+        allow=frozenset(table.allow),
         skip_others=table.skip_others,
     )
     result = CheckResult()
@@ -122,9 +122,8 @@ def accept(result: CheckResult, config: Config, baseline: Iterable[Accepted]) ->
 
 
 def _covers(entry: SuppressTable, finding: CheckFinding) -> bool:
-    codes = known_codes([entry.code]) if entry.code else {finding.code}
     return (
-        finding.code in codes
+        entry.code in ("", finding.code)
         and fnmatchcase(finding.subject, entry.subject)
         and fnmatchcase(finding.case, entry.case)
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -10,12 +11,13 @@ from importlib.resources import files
 from typing import Any
 
 from agentctx.checks.log_budgets import NO_BUDGETS, BudgetCheck, Budgets, Overrun
-from agentctx.diagnosis import BY_CODE, Diagnosis, Finding, LogDiagnosis, Target
+from agentctx.diagnosis import CAUSES, Diagnosis, Finding, LogDiagnosis, Target, cause_of
 from agentctx.diagnosis.report import json_schema, text_lines, to_json
 from agentctx.errors import AgentctxError, InputError, UsageError
 from agentctx.traces import LogRecord, Skipped, read_calls
 
 SCHEMA_VERSION = 1
+BUDGET = CAUSES["budget_exceeded"]
 _MAX_SKIPPED = 20
 
 
@@ -23,7 +25,8 @@ _MAX_SKIPPED = 20
 class LogReport:
     """What a check found in one log.
 
-    ``failing`` are the findings that no budget covers. ``unknown`` names the budgets that could not be evaluated.
+    ``failing`` are the findings that no budget covers. ``overruns`` are budgets that aren't kept; with ``overruns_allowed`` they don't
+    fail. ``unknown`` names the budgets that could not be evaluated.
     ``error``: why the file could not be read to its end; what stands before was diagnosed all the same.
     """
 
@@ -31,16 +34,22 @@ class LogReport:
     diagnosis: Diagnosis
     failing: list[Finding] = field(default_factory=list)
     overruns: list[Overrun] = field(default_factory=list)
+    overruns_allowed: bool = False
     unknown: list[str] = field(default_factory=list)
     skipped: list[Skipped] = field(default_factory=list)
     error: AgentctxError | None = None
+
+    @property
+    def failing_overruns(self) -> list[Overrun]:
+        """The budgets that make the check fail."""
+        return [] if self.overruns_allowed else self.overruns
 
     @property
     def exit_code(self) -> int:
         """0 clean, 1 findings or a budget that isn't kept, 3 could not evaluate all of it."""
         if self.error is not None or self.unknown:
             return 3
-        return 1 if self.failing or self.overruns else 0
+        return 1 if self.failing or self.failing_overruns else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +57,7 @@ class LogRules:
     """How logs are judged.
 
     Without budgets every proven finding fails. A budget for rework allows breaks whose price is known and within it;
-    a budget for compactions allows compactions. ``allow`` are codes (``AC115``) that never fail. ``skip_others``: records
+    a budget for compactions allows compactions. ``allow`` are codes (``AC115``) that never fail, budgets (``AC190``) among them. ``skip_others``: records
     that are no request to a model are passed over instead of refused.
     """
 
@@ -68,14 +77,18 @@ class LogRules:
 
 def known_codes(codes: Iterable[str]) -> frozenset[str]:
     """Codes or names of findings as codes. Raises ``UsageError`` for one that there isn't."""
-    by_name = {cause.name: code for code, cause in BY_CODE.items()}
-    found = []
-    for code in codes:
-        known = by_name.get(code.lower(), code.upper())
-        if known not in BY_CODE:
-            raise UsageError(f"no finding is called {code!r}; see docs/findings for the codes")
-        found.append(known)
-    return frozenset(found)
+    return frozenset(map(_code, codes))
+
+
+def _code(name: str) -> str:
+    try:
+        return cause_of(name.lower()).code
+    except KeyError:
+        near = difflib.get_close_matches(name.lower(), [cause.name for cause in CAUSES.values()], 1)
+        advice = (
+            f"did you mean {near[0]}?" if near else "write a code such as AC101, or its name, volatile-text"
+        )
+        raise UsageError(f"no finding is called {name!r}; {advice}") from None
 
 
 def check_log(paths: str | Sequence[str], rules: LogRules) -> LogReport:
@@ -92,7 +105,7 @@ def check_log(paths: str | Sequence[str], rules: LogRules) -> LogReport:
         report.error = error
     report.diagnosis = diagnosis.result()
     report.failing = [finding for finding in report.diagnosis.findings if rules.fails(finding)]
-    report.overruns = budgets.overruns()
+    report.overruns, report.overruns_allowed = budgets.overruns(), BUDGET.code in rules.allow
     report.unknown = sorted(budgets.unknown)
     return report
 
@@ -123,7 +136,8 @@ def report_lines(report: LogReport, *, suspicions: bool = True) -> Iterator[str]
     if allowed:
         yield f"{allowed} of {len(report.diagnosis.findings)} findings allowed by budgets or by --allow"
     for overrun in report.overruns:
-        yield f"! budget {overrun.budget.replace('_', '-')}: {overrun}"
+        mark, allowed_too = (" ", ", allowed") if report.overruns_allowed else ("!", "")
+        yield f"{mark} budget {overrun.budget.replace('_', '-')}: {overrun}{allowed_too}"
     for name in report.unknown:
         yield (
             f"! budget {name.replace('_', '-')}: can't be evaluated, the log has no token counts; "
@@ -156,6 +170,7 @@ def _report_json(report: LogReport) -> dict[str, Any]:
                 "value": round(overrun.value, 6),
                 "conversation": overrun.conversation,
                 "place": overrun.place,
+                "allowed": report.overruns_allowed,
             }
             for overrun in report.overruns
         ],

@@ -4,32 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from agentctx.checks.log import LogReport
+from agentctx.checks.log import BUDGET, LogReport
 from agentctx.checks.log_budgets import Overrun
 from agentctx.diagnosis.findings import Finding
-from agentctx.reports.check_result import (
-    BUDGET,
-    CheckError,
-    CheckFinding,
-    CheckResult,
-    Level,
-    finding_json,
-    result_json,
-    same_place,
-)
-
-__all__ = [
-    "CheckError",
-    "CheckFinding",
-    "CheckResult",
-    "Level",
-    "finding_json",
-    "of_diagnosis",
-    "of_log",
-    "of_logs",
-    "result_json",
-    "same_place",
-]
+from agentctx.reports.check_result import CheckError, CheckFinding, CheckResult
 
 
 def of_diagnosis(findings: Iterable[Finding], subject: str) -> list[CheckFinding]:
@@ -56,7 +34,7 @@ def of_diagnosis(findings: Iterable[Finding], subject: str) -> list[CheckFinding
 def of_log(report: LogReport) -> CheckResult:
     """A log's report in this form: what fails, the budgets that aren't kept, what could not be evaluated."""
     result = CheckResult(findings=of_diagnosis(report.failing, report.file))
-    result.findings += [_of_overrun(overrun, report.file) for overrun in report.overruns]
+    result.findings += [_of_overrun(overrun, report.file) for overrun in report.failing_overruns]
     result.errors += [
         CheckError(
             report.file,

@@ -26,7 +26,6 @@ class StepBreak:
     """The prompt of call ``step`` (from 0) is no extension of the one before.
 
     ``offset``: character of the earlier prompt, or of the prompt with what was generated behind it, by ``inside``.
-    ``lost``: characters of that text which can't be reused.
     """
 
     step: int
@@ -34,7 +33,6 @@ class StepBreak:
     inside: Literal["prompt", "generated"]
     before: Side
     after: Side
-    lost: int
 
 
 def break_of_step(step: int, before: Side, generated: str, after: Side) -> StepBreak | None:
@@ -44,7 +42,7 @@ def break_of_step(step: int, before: Side, generated: str, after: Side) -> StepB
         return None
     offset = common_text_length(reference, after.text)
     inside: Literal["prompt", "generated"] = "prompt" if offset < len(before.text) else "generated"
-    return StepBreak(step, offset, inside, before, after, len(reference) - offset)
+    return StepBreak(step, offset, inside, before, after)
 
 
 def rendered_steps(subject: Subject, steps: Sequence[Step]) -> list[Side]:

@@ -20,7 +20,6 @@ from agentctx.checks.battery import battery
 from agentctx.checks.blame import Blame, find_blame
 from agentctx.checks.facts import Facts, read_facts
 from agentctx.checks.growth import Break, CaseResult, Verdict, run_case
-from agentctx.checks.results import CheckFinding, CheckResult, Level
 from agentctx.checks.subject import Subject
 from agentctx.checks.template_causes import cause_of
 from agentctx.diagnosis.causes import CAUSES
@@ -28,6 +27,7 @@ from agentctx.diagnosis.excerpt import excerpt
 from agentctx.diagnosis.findings import Loss
 from agentctx.rendering.incremental import encode
 from agentctx.rendering.tokenizer import Tokenizer
+from agentctx.reports.check_result import CheckFinding, CheckResult, Level
 from agentctx.traces import Session
 
 _SEVERITY: dict[growth.Level, Level] = {"calls": "error", "reply": "warning", "pair": "note"}

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from agentctx.checks.results import CheckFinding, same_place
 from agentctx.checks.template_report import TemplateReport
+from agentctx.reports.check_result import CheckFinding, same_place
 
 HEADER = (
     "| template | from call to call | what breaks (line) | tokens paid again | mended by |",

@@ -10,16 +10,16 @@ from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from agentctx.checks.results import CheckError, CheckResult, finding_json, result_json, same_place
 from agentctx.checks.subject import Subject
 from agentctx.checks.template_report import TemplateReport, check_subject, report_line
 from agentctx.checks.template_sources import TemplateSource
 from agentctx.diagnosis.report import price_of
 from agentctx.errors import AgentctxError
+from agentctx.reports.check_result import CheckError, CheckResult, finding_json, same_place
+from agentctx.reports.check_text import MARKS, place_of
 from agentctx.traces import Session
 
 _WORTH_A_POOL = 6  # templates; starting processes takes longer than fewer do
-_MARKS = {"error": "!", "warning": "~", "note": "?"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,8 +126,7 @@ def report_lines(
 
 def _group_lines(group: Sequence[Any]) -> Iterator[str]:
     first = group[0]
-    mark = "-" if first.allowed else _MARKS[first.level]
-    place = f"{first.file}:{first.line}" if first.line else first.file
+    mark = "-" if first.allowed else MARKS[first.level]
     more = (
         f" and {len(group) - 1} more cases"
         if len(group) > 2
@@ -135,7 +134,7 @@ def _group_lines(group: Sequence[Any]) -> Iterator[str]:
         if len(group) == 2
         else ""
     )
-    yield f"{mark} {first.code} {first.info.name}, {first.cause.replace('_', '-')}  {place}  {first.case}{more}"
+    yield f"{mark} {first.code} {first.info.name}, {first.cause.replace('_', '-')}  {place_of(first)}  {first.case}{more}"
     yield f"    {first.message}"
     if first.allowed:
         yield f"    allowed: {first.allowed}"
@@ -166,14 +165,13 @@ def reports_json(reports: Sequence[TemplateReport], result: CheckResult) -> dict
     by_subject: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for finding in result.findings:
         by_subject.setdefault((finding.subject, finding.file), []).append(finding_json(finding))
-    whole = result_json(result)
     return {
         "schema": 1,
         "exit_code": result.exit_code,
         "templates": [
             _report_json(report, by_subject.get((report.name, report.file), [])) for report in reports
         ],
-        "notes": whole["notes"],
+        "notes": result.notes,
     }
 
 

@@ -7,21 +7,30 @@ from typing import Annotated
 
 import typer
 
+from agentctx.commands.baseline_options import (
+    BaselineOption,
+    ReasonOption,
+    UpdateOption,
+    known_findings,
+    need_baseline,
+)
 from agentctx.commands.check_build import check_build
 from agentctx.commands.check_log import check_log
 from agentctx.commands.check_template import check_template
 from agentctx.commands.report_options import FormatOption, ReportFormat, ReportOption, tell
-from agentctx.commands.terminal import err, write_whole
-from agentctx.errors import UsageError
 
 app = typer.Typer(
     name="check",
-    help="Check that prompts stay cache-friendly. Exit codes: 0 clean, 1 findings, 2 usage, 3 could not evaluate.",
+    help="Check that prompts stay cache-friendly: each one has to begin with the one before it.\n\n"
+    "Alone: all that agentctx.toml, or [tool.agentctx] in pyproject.toml, names (`agentctx init` writes a start). With a command: what "
+    "the command line names.\n\n"
+    "Exit codes: 0 clean, 1 findings, 2 usage, 3 could not evaluate.",
+    short_help="Check chat templates, prompt builders and request logs.",
     rich_markup_mode=None,
 )
-app.command("build")(check_build)
-app.command("log")(check_log)
-app.command("template")(check_template)
+app.command("build", short_help="Run your prompt builder; are its prompts stable?")(check_build)
+app.command("log", short_help="Find where a log's requests broke the prefix.")(check_log)
+app.command("template", short_help="Find where a chat template rewrites history.")(check_template)
 
 
 @app.callback(invoke_without_command=True)
@@ -30,24 +39,19 @@ def check_all(
     config: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE", help="Configuration. Default: the nearest agentctx.toml or pyproject.toml."
+            metavar="FILE",
+            help="Configuration. Default: the nearest agentctx.toml or pyproject.toml, from here upwards.",
         ),
     ] = None,
-    baseline: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE", help="Accepted findings, each with a reason. Default: the configured file."
-        ),
-    ] = None,
-    update_baseline: Annotated[
-        bool, typer.Option("--update-baseline", help="Accept what was found; needs --reason.")
-    ] = False,
-    reason: Annotated[
-        str, typer.Option(metavar="TEXT", help="Why the new findings of --update-baseline are accepted.")
-    ] = "",
+    baseline: BaselineOption = None,
+    update_baseline: UpdateOption = False,
+    reason: ReasonOption = "",
     base: Annotated[
         str | None,
-        typer.Option(metavar="REV", help="Fail only for what is worse than in this revision of git."),
+        typer.Option(
+            metavar="REV",
+            help="Fail only for what is worse than in this revision of git (a commit, a branch, a tag).",
+        ),
     ] = None,
     format: FormatOption = ReportFormat.text,
     report: ReportOption = None,
@@ -59,22 +63,14 @@ def check_all(
     if context.invoked_subcommand is not None:
         return
     from agentctx.checks.base_revision import checkout, worse_than
-    from agentctx.checks.baseline import baseline_text, read_baseline
     from agentctx.checks.config import need_config
     from agentctx.checks.configured import accept, run_project
 
     project = need_config(config, Path.cwd())
     file = baseline or (project.root / project.config.baseline if project.config.baseline else None)
-    if update_baseline and (file is None or not reason.strip()):
-        raise UsageError(
-            "--update-baseline needs --reason TEXT, and a baseline file (--baseline, or configured)"
-        )
+    need_baseline(file, reason, update=update_baseline)
     result = run_project(project)
-    known = read_baseline(file) if file is not None and (file.exists() or not update_baseline) else []
-    if update_baseline and file is not None:
-        write_whole(file, baseline_text(result.findings, known, reason))
-        known = read_baseline(file)
-        err.print(f"wrote {file}", markup=False, highlight=False)
+    known = known_findings(result, file, reason, update=update_baseline)
     accept(result, project.config, known)
     if base is not None:
         with checkout(project.root, base) as folder:

@@ -29,7 +29,8 @@ def check_build(
     scenario: Annotated[
         str | None,
         typer.Option(
-            metavar="FILE", help="A recorded session to build. Default: a built-in one of seven calls."
+            metavar="FILE",
+            help="A recorded session whose prompts are built. Default: a built-in one of seven calls.",
         ),
     ] = None,
     target: TargetOption = "as-sent",
@@ -40,24 +41,31 @@ def check_build(
         Path, typer.Option(metavar="DIR", help="Folder from which the module is imported.")
     ] = Path(),
     timeout: Annotated[
-        float, typer.Option(min=0.1, metavar="SECONDS", help="Limit of one process; at most nine are run.")
+        float,
+        typer.Option(min=0.1, metavar="SECONDS", help="How long one process may take; at most ten are run."),
     ] = 20.0,
     vary: Annotated[
         list[str] | None,
         typer.Option(
             "--vary",
             metavar="WHAT",
-            help="What fresh processes differ in: hash-seed, clock, cwd, locale, timezone. Default: all.",
+            help="What fresh processes differ in: hash-seed, clock, cwd, locale, timezone; give it several times. Default: all.",
         ),
     ] = None,
     allow: Annotated[
         list[str] | None,
-        typer.Option("--allow", metavar="WHAT", help="`output`, `threads`, or the code of a finding."),
+        typer.Option(
+            "--allow",
+            metavar="WHAT",
+            help="What doesn't fail: `output` (it prints), `threads` (it leaves some running), or a finding's code, such as AC101; "
+            "give it several times.",
+        ),
     ] = None,
     format: FormatOption = ReportFormat.text,
     report: ReportOption = None,
 ) -> None:
-    """Run prompt builders over a conversation, in fresh processes that differ in what must not matter.
+    """Run prompt builders (functions of yours that make the requests) over a conversation: does each prompt begin with the one before,
+    and do fresh processes, which differ in what must not matter, build equal ones?
 
     Exit codes: 0 clean, 1 findings, 2 usage, 3 could not evaluate (it raised, printed, ran too long, …).
     """

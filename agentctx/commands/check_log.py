@@ -21,36 +21,58 @@ Files = Annotated[
     list[str],
     typer.Argument(
         metavar="FILE...",
-        help="Logs of requests or recorded sessions, any known format, plain, gzip or zstd; folders are walked.",
+        help="Logs of requests, or recorded sessions of agents, any known format, plain, gzip or zstd; folders are walked.",
     ),
 ]
 ReworkTurn = Annotated[
     int | None,
-    typer.Option("--max-rework-turn", min=0, metavar="N", help="Tokens paid again in one turn, at most."),
+    typer.Option(
+        "--max-rework-turn",
+        min=0,
+        metavar="N",
+        help="Budget: at most N tokens paid again (computed anew because the prefix broke) in one turn.",
+    ),
 ]
 ReworkSession = Annotated[
     int | None,
     typer.Option(
-        "--max-rework-session", min=0, metavar="N", help="Tokens paid again in a conversation, at most."
+        "--max-rework-session",
+        min=0,
+        metavar="N",
+        help="Budget: at most N tokens paid again in a conversation.",
     ),
 ]
 HitRate = Annotated[
     str | None,
-    typer.Option("--min-hit-rate", metavar="RATE", help="Share of prompt tokens reused: 0.9 or 90%."),
+    typer.Option(
+        "--min-hit-rate",
+        metavar="RATE",
+        help="Budget: at least this share of a conversation's prompt tokens is reused: 0.9 or 90%.",
+    ),
 ]
 Compactions = Annotated[
-    str | None, typer.Option("--max-compactions", metavar="N/K", help="Compactions in any K turns: 1/50.")
+    str | None,
+    typer.Option(
+        "--max-compactions",
+        metavar="N/K",
+        help="Budget: at most N compactions (a summary takes the place of the history) in any K turns: 1/50.",
+    ),
 ]
 StablePrefix = Annotated[
     int | None,
-    typer.Option("--min-stable-prefix", min=1, metavar="N", help="Leading tokens that must never break."),
+    typer.Option(
+        "--min-stable-prefix",
+        min=1,
+        metavar="N",
+        help="Budget: the first N tokens of a prompt are those of the one before.",
+    ),
 ]
 Allow = Annotated[
     list[str] | None,
     typer.Option(
         "--allow",
         metavar="CODE",
-        help="Code of findings that don't fail the check, such as AC115; give it several times.",
+        help="Code or name of findings that don't fail the check, such as AC115; AC190 for budgets; give it several times.",
     ),
 ]
 OneLog = Annotated[bool, typer.Option("--one-log", help="The files are pieces of one log, oldest first.")]
@@ -58,7 +80,11 @@ SkipOthers = Annotated[
     bool, typer.Option("--skip-others", help="Pass over records that are no request to a model.")
 ]
 Suspicions = Annotated[
-    bool, typer.Option("--suspicions/--no-suspicions", help="Show what is suspected and not proven.")
+    bool,
+    typer.Option(
+        "--suspicions/--no-suspicions",
+        help="Show what is suspected and not proven, too; it never fails the check.",
+    ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 
@@ -81,10 +107,12 @@ def check_log(
     as_json: AsJson = False,
     report: ReportOption = None,
 ) -> None:
-    """Say where the requests of a log broke the prefix, why, and what it cost.
+    """Say where the requests of a log broke the prefix (stopped beginning as the request before), why, and what it cost.
 
     Without budgets every proven finding fails. With --max-rework-* breaks within the budget are allowed, with
     --max-compactions compactions are.
+
+    Exit codes: 0 clean, 1 findings or a budget that isn't kept, 2 usage, 3 could not evaluate.
     """
     from agentctx.checks import log as logs
     from agentctx.checks.log_budgets import Budgets, parse_compactions, parse_rate

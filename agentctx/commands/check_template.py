@@ -3,25 +3,33 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
+from agentctx.commands.baseline_options import (
+    BaselineOption,
+    ReasonOption,
+    UpdateOption,
+    known_findings,
+    need_baseline,
+)
 from agentctx.commands.report_options import ReportOption, wanted_reports, write_reports
-from agentctx.commands.terminal import err, out, show, write_whole
+from agentctx.commands.terminal import err, show
 from agentctx.errors import UsageError
 
 if TYPE_CHECKING:
     from agentctx.traces import Session
 
-_KEYWORD = "How the template is used, such as enable_thinking=false; give it several times."
+_KEYWORD = "A variable that your requests give to the template, such as enable_thinking=false; give it several times."
 _PLACES = "Templates (.jinja), GGUFs, tokenizer_config.json, checkpoints, folders of these, URLs of files or of a llama-server."
 
 Jobs = Annotated[
     int | None,
-    typer.Option("--jobs", "-j", min=1, help="Processes. Default: one per core when there is much to do."),
+    typer.Option(
+        "--jobs", "-j", min=1, metavar="N", help="Processes. Default: one per core when there is much to do."
+    ),
 ]
 
 
@@ -33,54 +41,48 @@ def check_template(
     session: Annotated[
         str | None,
         typer.Option(
-            metavar="FILE", help="Count a recorded session instead of the built-in one of 20 calls."
+            metavar="FILE",
+            help="A recorded session for which costs are counted. Default: a built-in one of 20 calls.",
         ),
     ] = None,
-    baseline: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Known findings, each with a reason; they don't fail.")
-    ] = None,
-    update_baseline: Annotated[
-        bool,
-        typer.Option("--update-baseline", help="Write what was found into the baseline; needs --reason."),
-    ] = False,
-    reason: Annotated[
-        str, typer.Option(metavar="TEXT", help="Why the new findings of --update-baseline are accepted.")
-    ] = "",
+    baseline: BaselineOption = None,
+    update_baseline: UpdateOption = False,
+    reason: ReasonOption = "",
     notes: Annotated[
-        bool, typer.Option("--notes", help="Also what costs once, and what a changed request would cost.")
+        bool,
+        typer.Option(
+            "--notes", help="Show hints, too: what costs once, and what a changed request would cost."
+        ),
     ] = False,
     brief: Annotated[bool, typer.Option("--brief", help="One line for each template.")] = False,
     jobs: Jobs = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")] = False,
     report: ReportOption = None,
 ) -> None:
-    """Render growing agent conversations and say where a template rewrites what it printed before, at which line, and what that costs."""
+    """Render growing agent conversations and say where a template rewrites what it printed before, at which line, and what that costs.
+
+    Exit codes: 0 clean, 1 findings, 2 usage, 3 could not evaluate.
+    """
     from agentctx.checks import templates
-    from agentctx.checks.baseline import apply_baseline, baseline_text, read_baseline
+    from agentctx.checks.baseline import apply_baseline
     from agentctx.checks.template_sources import template_sources
 
-    if update_baseline and (baseline is None or not reason.strip()):
-        raise UsageError("--update-baseline needs --baseline FILE and --reason TEXT")
+    need_baseline(baseline, reason, update=update_baseline)
     wanted = wanted_reports(report)
     rules = templates.TemplateRules(_keywords(keyword or ()), _session(session) if session else None)
     sources = template_sources(places)
     with Progress(
-        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), console=err, transient=True
-    ) as progress:
+        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(),
+        console=err, transient=True, disable=not err.is_terminal,
+    ) as progress:  # fmt: skip
         task = progress.add_task("checking templates", total=len(sources))
         reports = templates.check_templates(sources, rules, jobs=jobs, on_done=lambda: progress.advance(task))
     result = templates.result_of(reports)
-    known = read_baseline(baseline) if baseline and (baseline.exists() or not update_baseline) else []
-    if update_baseline and baseline is not None:
-        write_whole(baseline, baseline_text(result.findings, known, reason))
-        known = read_baseline(baseline)
-    apply_baseline(result, known)
+    apply_baseline(result, known_findings(result, baseline, reason, update=update_baseline))
     if as_json:
         print(json.dumps(templates.reports_json(reports, result), ensure_ascii=False, indent=2))
     else:
         show(templates.report_lines(reports, result, notes=notes, brief=brief))
-        if update_baseline:
-            out.print(f"wrote {baseline}", markup=False, highlight=False)
     write_reports(result, wanted)
     raise typer.Exit(result.exit_code)
 

@@ -3,36 +3,49 @@
 from __future__ import annotations
 
 import json
-import os
 from typing import Annotated
 
 import typer
 
+from agentctx.commands.server_key import KEY_VARIABLE, server_key
 from agentctx.commands.terminal import show
 
 
 def doctor(
-    url: Annotated[str, typer.Argument(metavar="URL", help="A server's address, with or without /v1.")],
+    url: Annotated[
+        str,
+        typer.Argument(
+            metavar="URL",
+            help="A server's address, with or without /v1: a llama-server, vLLM, SGLang, or another OpenAI-style one.",
+        ),
+    ],
     tokenizer: Annotated[
         str | None,
         typer.Option(
-            metavar="PATH", help="The model's GGUF, tokenizer.json or folder: compared with the server's own."
+            metavar="PATH",
+            help="The model's GGUF, tokenizer.json or folder: its tokens are compared with the server's own.",
         ),
     ] = None,
     model: Annotated[
-        str | None, typer.Option(help="Model to ask. Default: the first that the server lists.")
+        str | None,
+        typer.Option(metavar="NAME", help="Model to ask. Default: the first that the server lists."),
     ] = None,
     key_variable: Annotated[
         str, typer.Option("--key-variable", metavar="NAME", help="Environment variable that holds the key.")
-    ] = "AGENTCTX_API_KEY",
+    ] = KEY_VARIABLE,
     ask: Annotated[
         bool,
-        typer.Option("--ask/--no-ask", help="Ask the model one short question twice, for one token each."),
+        typer.Option(
+            "--ask/--no-ask",
+            help="Ask the model one short question twice, for one token each, to see whether it reports cached tokens.",
+        ),
     ] = True,
-    timeout: Annotated[float, typer.Option(min=0.1, help="Seconds of silence allowed.")] = 30.0,
+    timeout: Annotated[
+        float, typer.Option(min=0.1, metavar="SECONDS", help="How long the server may say nothing.")
+    ] = 30.0,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")] = False,
 ) -> None:
-    """Say what a server is, whether it reports cached tokens and what would make it, and whether we read its vocabulary rightly.
+    """Say what a server is, whether it reports how many tokens it reused, what would make it, and whether our tokens are its tokens.
 
     Exit codes: 0 clean, 1 findings, 2 usage, 3 could not evaluate (nobody answers, or a key is wanted).
     """
@@ -41,7 +54,7 @@ def doctor(
 
     found = examine(
         url,
-        api_key=os.environ.get(key_variable),
+        api_key=server_key(key_variable),
         tokenizer=load_tokenizer(tokenizer) if tokenizer else None,
         model=model,
         ask=ask,

@@ -31,7 +31,9 @@ def explain(
     prefill_rate: RateOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")] = False,
 ) -> None:
-    """Say where request B stops being an extension of request A, why, and what that costs.
+    """Say where request B stops beginning as request A does, why, and what that costs.
+
+    A server reuses what it computed for A up to the first difference; all of A behind it is computed again.
 
     Exit codes: 0 clean, 1 findings, 2 usage, 3 could not evaluate.
     """

@@ -12,7 +12,9 @@ from agentctx.errors import UsageError
 
 
 def init(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of the project.")] = Path(),
+    folder: Annotated[
+        Path, typer.Argument(metavar="DIR", exists=True, file_okay=False, help="Folder of the project.")
+    ] = Path(),
 ) -> None:
     """Write agentctx.toml with every setting, commented, to start from. Never overwrites one."""
     from agentctx.checks.config import OWN, START, find_config
@@ -22,4 +24,8 @@ def init(
     if known is not None and known.parent == folder.resolve():
         raise UsageError(f"{known} configures agentctx already")
     write_whole(file, START)
-    out.print(f"wrote {file}", markup=False, highlight=False)
+    out.print(
+        f"wrote {file}: fill in what is to be checked, then run `agentctx check`",
+        markup=False,
+        highlight=False,
+    )

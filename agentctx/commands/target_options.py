@@ -15,21 +15,35 @@ TargetOption = Annotated[
         "--target",
         "-t",
         metavar="NAME",
-        help="Judge for this server: as-sent, a provider (anthropic, openai, …), or a template (chatml, a .jinja file, "
-        "a GGUF, a checkpoint's folder); TEMPLATE@TOKENIZER+CACHE in one.",
+        help="The server to judge for: as-sent (the strictest: request bodies as they are); a provider by its published rules "
+        "(anthropic, openai, …); a model's chat template, which counts tokens, too (chatml is built in; else a .jinja file, a GGUF, a "
+        "model's folder); or a target of agentctx.toml.",
     ),
 ]
 TokenizerOption = Annotated[
     str | None,
-    typer.Option(metavar="NAME", help="Tokenizer of the target: a tokenizer.json, a GGUF, a name."),
+    typer.Option(
+        metavar="NAME",
+        help="Tokenizer of the target's template: a tokenizer.json, a GGUF, an encoding of tiktoken. Default: the template's own, "
+        "else a built-in one, which estimates.",
+    ),
 ]
 CacheOption = Annotated[
     str | None,
-    typer.Option(metavar="SPEC", help="Cache of the target, such as paged:16, slot, llama-server:slots=1."),
+    typer.Option(
+        metavar="SPEC",
+        help="How the cache of the target works, such as paged:16, slot, llama-server:slots=1; `agentctx compare --list` describes "
+        "all. Default: all that two prompts have in common is reused.",
+    ),
 ]
 RateOption = Annotated[
     float | None,
-    typer.Option("--prefill-rate", min=0.001, metavar="N", help="Tokens per second, for costs in seconds."),
+    typer.Option(
+        "--prefill-rate",
+        min=0.001,
+        metavar="N",
+        help="Prompt tokens that the server computes in a second. Default: costs are told in tokens only.",
+    ),
 ]
 
 

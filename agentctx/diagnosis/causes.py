@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-Blame = Literal["client", "template", "tokenizer", "server", "time", "unknown"]
+Blame = Literal["client", "template", "tokenizer", "server", "time", "several", "unknown"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -399,6 +399,16 @@ _ALL = (
         "The server caches what the template printed. When it prints an earlier message differently, reuse ends "
         "there, without any fault of the client.",
         "Check templates with `agentctx check template`. Many have an option that keeps old reasoning.",
+    ),
+    Cause(
+        "AC190",
+        "budget_exceeded",
+        "A budget isn't kept",
+        "several",
+        "find the turns that cost most (agentctx check log), mend them, or raise the budget on purpose",
+        "A log reuses less, or pays more tokens again, than the check allows.",
+        "Each break may be small or wanted; together they cost more than was agreed.",
+        "Look at the findings of the log: each says what it costs.",
     ),
     Cause(
         "AC199",

@@ -10,6 +10,7 @@ _BLAME = {
     "tokenizer": "Nobody changed anything; the text was encoded into other tokens.",
     "server": "The request was in order; the server had less to reuse.",
     "time": "The request was in order; it came too late.",
+    "several": "The sum of several turns; their own findings say who changed what.",
     "unknown": "Not known.",
 }
 

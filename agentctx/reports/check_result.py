@@ -14,18 +14,6 @@ from agentctx.diagnosis.report import loss_json
 Level = Literal["error", "warning", "note"]
 """``error`` fails a check, ``warning`` costs something once, ``note`` is good to know."""
 
-BUDGET = Cause(
-    "AC190",
-    "budget_exceeded",
-    "A budget isn't kept",
-    "client",
-    "find the turns that cost most (agentctx check log), mend them, or raise the budget on purpose",
-    "A log reuses less, or pays more tokens again, than the check allows.",
-    "Each break may be small or wanted; together they cost more than was agreed.",
-    "Look at the findings of the log: each says what it costs.",
-)
-"""No break of its own, so that the registry of causes doesn't have it."""
-
 
 @dataclass(frozen=True, slots=True)
 class CheckFinding:
@@ -53,8 +41,8 @@ class CheckFinding:
 
     @property
     def info(self) -> Cause:
-        """The code's entry in the registry, or the one of a budget."""
-        return BUDGET if self.code == BUDGET.code else BY_CODE[self.code]
+        """The code's entry in the registry."""
+        return BY_CODE[self.code]
 
     @property
     def fails(self) -> bool:

@@ -29,9 +29,9 @@ VERSION = 1
 _USAGE_FIELDS = tuple(field.name for field in fields(Usage))
 
 
-def recognizes(record: dict[str, Any]) -> bool:
+def recognizes(record: Any) -> bool:
     """Whether a record opens a session in this format."""
-    return record.get("agentctx") == "session"
+    return isinstance(record, dict) and record.get("agentctx") == "session"
 
 
 # --- writing -----------------------------------------------------------------------------------------------

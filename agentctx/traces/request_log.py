@@ -57,7 +57,7 @@ def read_records(path: PathType, *, on_skip: Callable[[Skipped], None] | None = 
     values = json_values(path)
     for value in values:
         seen = True
-        if isinstance(value.value, dict) and recording.recognizes(value.value):
+        if recording.recognizes(value.value):
             found = _recorded(chain([value], values), file)  # takes all that follows
         else:
             found = _drafts(value, file, on_skip)

@@ -14,13 +14,12 @@ from threading import Thread
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
 from agentctx.backends.backend import ConnectionFailed, Refused
 from agentctx.backends.doctor import SAMPLES, Examination, examine
-from agentctx.cli import app
 from agentctx.rendering import load_renderer
 from agentctx.rendering.load import load_tokenizer
+from tests.cli.command import Command
 from tests.real.conftest import StartServer, chat_model, start_server, tiny_model
 
 __all__ = ["chat_model", "start_server", "tiny_model"]  # fixtures of the real servers
@@ -202,15 +201,18 @@ def test_older_sglang(serve: Serve) -> None:
     assert examine(serve(answers)).version == "0.5.23"
 
 
-def test_a_key(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_key(serve: Serve, command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     key = "sk-secret-0123456789"
     url = serve({**VLLM, "key": key})
     with pytest.raises(Refused) as refused:
         examine(url, api_key="sk-wrong-key-012345")
     assert "sk-wrong-key" not in str(refused.value)
     assert examine(url, api_key=key).clean
+    refusal = command("doctor", url)
+    assert refusal.code == 3
+    assert "the environment variable AGENTCTX_API_KEY" in " ".join(refusal.err.split())
     monkeypatch.setenv("AGENTCTX_API_KEY", key)
-    assert CliRunner().invoke(app, ["doctor", url]).exit_code == 0
+    assert command("doctor", url).code == 0
 
 
 def test_nobody_there() -> None:
@@ -218,25 +220,26 @@ def test_nobody_there() -> None:
         examine("http://127.0.0.1:1")
 
 
-def test_the_command(serve: Serve) -> None:
+def test_the_command(serve: Serve, command: Command) -> None:
     """Exit codes 0, 1, 2; text and JSON."""
-    run = CliRunner().invoke
     good, silent = serve(VLLM), serve({**VLLM, "/v1/chat/completions": answered(None)})
-    clean = run(app, ["doctor", good])
-    assert clean.exit_code == 0
-    assert "vLLM 0.33.0" in clean.output
-    found = run(app, ["doctor", silent, "--json"])
-    assert found.exit_code == 1
-    data = json.loads(found.output)
+    clean = command("doctor", good)
+    assert clean.code == 0
+    assert "vLLM 0.33.0" in clean.out
+    found = command("doctor", silent, "--json")
+    assert found.code == 1
+    data = json.loads(found.out)
     assert (data["schema"], data["kind"], data["reports_cached"], data["clean"]) == (1, "vLLM", False, False)
     assert any("--enable-prompt-tokens-details" in (each["remedy"] or "") for each in data["remarks"])
-    text = run(app, ["doctor", silent])
-    assert "! cached tokens   are not reported" in text.output
-    assert run(app, ["doctor"]).exit_code == 2
+    text = command("doctor", silent)
+    assert "! cached tokens   are not reported" in text.out
+    assert command("doctor").code == 2
 
 
 @pytest.mark.real
-def test_a_real_llama_server(start_server: StartServer, chat_model: Callable[[str], Path]) -> None:
+def test_a_real_llama_server(
+    start_server: StartServer, chat_model: Callable[[str], Path], command: Command
+) -> None:
     path = chat_model("SmolLM2")
     server = start_server(path, n_parallel=2, n_ctx=2048)
     found = examine(server.url, tokenizer=load_tokenizer(str(path)))
@@ -246,8 +249,8 @@ def test_a_real_llama_server(start_server: StartServer, chat_model: Callable[[st
     assert found.has_template is True
     assert found.tokenizer_matches is True
     assert found.clean, found.lines()
-    result = CliRunner().invoke(app, ["doctor", server.url, "--tokenizer", str(path), "--no-ask"])
-    assert result.exit_code == 0, result.output
+    ended = command("doctor", server.url, "--tokenizer", path, "--no-ask")
+    assert ended.code == 0, ended.out + ended.err
     wrong = examine(server.url, tokenizer=TOKENIZER, ask=False)
     assert wrong.tokenizer_matches is False
     assert not wrong.clean

@@ -11,14 +11,11 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from agentctx import cli
 from agentctx.checks import subject
 from agentctx.checks.template_sources import TemplateSource
 from agentctx.checks.templates import check_template, result_of
-from agentctx.commands.terminal import err, out
-from agentctx.errors import AgentctxError
+from tests.cli.command import Command
 from tests.rendering.hostile_templates import GROUPS
 
 CLEAN = (
@@ -28,22 +25,6 @@ CLEAN = (
 BROKEN = "{{ messages | length }} messages\n" + CLEAN
 
 
-def run(*args: str | Path) -> tuple[int, str, str]:
-    """Exit code, output and error of a command, as ``main`` gives them."""
-    done = CliRunner().invoke(cli.app, [str(arg) for arg in args])
-    if isinstance(done.exception, AgentctxError):
-        return done.exception.exit_code, done.stdout, str(done.exception)
-    assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
-    return done.exit_code, done.stdout, done.stderr
-
-
-@pytest.fixture(autouse=True)
-def _captured(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The consoles write where the runner listens."""
-    for console in (out, err):
-        monkeypatch.setattr(console, "_file", None)
-
-
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     (tmp_path / "clean.jinja").write_text(CLEAN)
@@ -51,15 +32,15 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_clean_is_0(folder: Path) -> None:
-    code, text, _ = run("check", "template", folder / "clean.jinja")
+def test_clean_is_0(command: Command, folder: Path) -> None:
+    code, text, _ = command("check", "template", folder / "clean.jinja")
     assert code == 0
     assert "clean: append-only" in text
     assert "1 template, 1 append-only from call to call, 0 findings" in text
 
 
-def test_a_break_is_1_and_names_the_line(folder: Path) -> None:
-    code, text, _ = run("check", "template", folder / "broken.jinja")
+def test_a_break_is_1_and_names_the_line(command: Command, folder: Path) -> None:
+    code, text, _ = command("check", "template", folder / "broken.jinja")
     assert code == 1
     assert f"{folder / 'broken.jinja'}:1" in text
     assert "{{ messages | length }} messages" in text
@@ -76,13 +57,15 @@ def test_a_break_is_1_and_names_the_line(folder: Path) -> None:
         ("clean.jinja", "--update-baseline", "--baseline", "b.json"),
     ],
 )
-def test_usage_is_2(folder: Path, args: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_usage_is_2(
+    command: Command, folder: Path, args: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(folder)
-    assert run("check", "template", *args)[0] == 2
+    assert command("check", "template", *args)[0] == 2
 
 
-def test_an_empty_folder_is_2(tmp_path: Path) -> None:
-    code, _, error = run("check", "template", tmp_path)
+def test_an_empty_folder_is_2(command: Command, tmp_path: Path) -> None:
+    code, _, error = command("check", "template", tmp_path)
     assert code == 2
     assert "holds no chat template" in error
 
@@ -96,10 +79,12 @@ def test_an_empty_folder_is_2(tmp_path: Path) -> None:
         ("model.gguf", "not a GGUF"),
     ],
 )
-def test_what_cannot_be_read_is_3_and_the_rest_is_checked(folder: Path, name: str, content: str) -> None:
+def test_what_cannot_be_read_is_3_and_the_rest_is_checked(
+    command: Command, folder: Path, name: str, content: str
+) -> None:
     path = folder / name
     path.write_bytes(content.encode(errors="surrogateescape"))
-    code, text, _ = run("check", "template", path, folder / "clean.jinja")
+    code, text, _ = command("check", "template", path, folder / "clean.jinja")
     assert code == 3
     assert "clean: append-only" in text
     assert "1 could not be checked" in text
@@ -131,10 +116,10 @@ def test_a_slow_template_ends_the_check(monkeypatch: pytest.MonkeyPatch) -> None
     assert report.error == "slow: trying this template takes more than 1 s of CPU time"
 
 
-def test_a_baseline_accepts_with_a_reason(folder: Path) -> None:
+def test_a_baseline_accepts_with_a_reason(command: Command, folder: Path) -> None:
     baseline = folder / "accepted.json"
     template = folder / "broken.jinja"
-    code, text, _ = run(
+    code, text, error = command(
         "check",
         "template",
         template,
@@ -145,13 +130,13 @@ def test_a_baseline_accepts_with_a_reason(folder: Path) -> None:
         "a model of old",
     )
     assert code == 0
-    assert f"wrote {baseline}" in text
-    code, text, _ = run("check", "template", template, "--baseline", baseline)
+    assert f"wrote {baseline}" in error
+    code, text, _ = command("check", "template", template, "--baseline", baseline)
     assert code == 0
     assert "allowed: a model of old" in text
     # Mended, the entries cover nothing and are named.
     template.write_text(CLEAN)
-    code, text, _ = run("check", "template", template, "--baseline", baseline)
+    code, text, _ = command("check", "template", template, "--baseline", baseline)
     assert code == 0
     assert "note: the baseline accepts broken" in text
     # A new break isn't covered by entries for others.
@@ -159,7 +144,7 @@ def test_a_baseline_accepts_with_a_reason(folder: Path) -> None:
     entries["accepted"] = [each for each in entries["accepted"] if each["case"] == "a_chat"]
     baseline.write_text(json.dumps(entries))
     template.write_text(BROKEN)
-    assert run("check", "template", template, "--baseline", baseline)[0] == 1
+    assert command("check", "template", template, "--baseline", baseline)[0] == 1
 
 
 @pytest.mark.parametrize(
@@ -173,10 +158,12 @@ def test_a_baseline_accepts_with_a_reason(folder: Path) -> None:
         ("broken", "accepted[0]"),
     ],
 )
-def test_a_baseline_without_a_reason_is_refused(folder: Path, entry: object, field: str) -> None:
+def test_a_baseline_without_a_reason_is_refused(
+    command: Command, folder: Path, entry: object, field: str
+) -> None:
     baseline = folder / "accepted.json"
     baseline.write_text(json.dumps({"schema": 1, "accepted": [entry]}))
-    code, _, error = run("check", "template", folder / "broken.jinja", "--baseline", baseline)
+    code, _, error = command("check", "template", folder / "broken.jinja", "--baseline", baseline)
     assert code == 3
     assert str(baseline) in error
     assert field in error
@@ -198,20 +185,22 @@ def served(folder: Path) -> Iterator[str]:
     server.server_close()
 
 
-def test_a_template_at_a_url(served: str, folder: Path) -> None:
+def test_a_template_at_a_url(command: Command, served: str, folder: Path) -> None:
     (folder / "tokenizer_config.json").write_text(json.dumps({"chat_template": BROKEN}))
-    code, text, _ = run("check", "template", f"{served}/clean.jinja", "--json")
+    code, text, _ = command("check", "template", f"{served}/clean.jinja", "--json")
     assert code == 0
     assert json.loads(text)["templates"][0]["name"] == "clean"
-    code, text, _ = run("check", "template", f"{served}/tokenizer_config.json")
+    code, text, _ = command("check", "template", f"{served}/tokenizer_config.json")
     assert code == 1
     assert "secret" not in text
 
 
-def test_a_url_that_gives_nothing_is_3_and_keeps_the_secret(served: str, folder: Path) -> None:
+def test_a_url_that_gives_nothing_is_3_and_keeps_the_secret(
+    command: Command, served: str, folder: Path
+) -> None:
     (folder / "page.json").write_text("{}")
     for place in (f"{served}/gone.jinja?key=hidden", f"{served}/page.json", "http://127.0.0.1:9/x.jinja"):
-        code, text, error = run("check", "template", place)
+        code, text, error = command("check", "template", place)
         assert code == 3, place
         assert "could not be checked" in text
         assert "secret" not in text + error

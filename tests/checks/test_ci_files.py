@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -11,13 +10,6 @@ from typing import Any
 
 import pytest
 import yaml
-
-
-@pytest.fixture
-def project(root_dir: Path, tmp_path: Path) -> Path:
-    return shutil.copytree(
-        root_dir / "examples/ci", tmp_path / "ci", ignore=shutil.ignore_patterns("__pycache__")
-    )
 
 
 def environment(**more: str) -> dict[str, str]:
@@ -50,8 +42,8 @@ def run_step(root: Path, project: Path, **inputs: str) -> tuple[int, dict[str, s
     return done.returncode, said, summary.read_text() if summary.exists() else "", done.stdout
 
 
-def test_the_action_annotates_reports_and_ends_as_the_check_does(root_dir: Path, project: Path) -> None:
-    code, outputs, summary, said = run_step(root_dir, project, config="planted.toml")
+def test_the_action_annotates_reports_and_ends_as_the_check_does(root_dir: Path, ci_project: Path) -> None:
+    code, outputs, summary, said = run_step(root_dir, ci_project, config="planted.toml")
     assert code == 1
     assert outputs["exit-code"] == "1"
     assert Path(outputs["sarif"]).read_text().startswith("{")
@@ -60,11 +52,11 @@ def test_the_action_annotates_reports_and_ends_as_the_check_does(root_dir: Path,
     assert "::error file=prompts/planted.py,line=" in said
 
 
-def test_inputs_of_the_action_are_no_code(root_dir: Path, project: Path) -> None:
-    code, outputs, _, _ = run_step(root_dir, project, base="$(touch hacked); --help", config="")
+def test_inputs_of_the_action_are_no_code(root_dir: Path, ci_project: Path) -> None:
+    code, outputs, _, _ = run_step(root_dir, ci_project, base="$(touch hacked); --help", config="")
     assert code == 2
     assert outputs["exit-code"] == "2"
-    assert not (project / "hacked").exists()
+    assert not (ci_project / "hacked").exists()
     assert "${{" not in step(root_dir)["run"]
 
 
@@ -77,15 +69,15 @@ def test_every_input_and_output_is_one_of_the_action(root_dir: Path) -> None:
 
 
 @pytest.mark.parametrize(("hook", "files"), [("agentctx-check", []), ("agentctx-template", ["coder.jinja"])])
-def test_hooks(root_dir: Path, project: Path, hook: str, files: list[str]) -> None:
+def test_hooks(root_dir: Path, ci_project: Path, hook: str, files: list[str]) -> None:
     hooks = {
         entry["id"]: entry for entry in yaml.safe_load((root_dir / ".pre-commit-hooks.yaml").read_text())
     }
-    config = yaml.safe_load((project / ".pre-commit-config.yaml").read_text())
+    config = yaml.safe_load((ci_project / ".pre-commit-config.yaml").read_text())
     assert {entry["id"] for entry in config["repos"][0]["hooks"]} == set(hooks)
     done = subprocess.run(
         [*hooks[hook]["entry"].split(), *files],
-        cwd=project,
+        cwd=ci_project,
         env=environment(),
         capture_output=True,
         text=True,

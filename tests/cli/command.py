@@ -1,18 +1,18 @@
-"""The command in this process: quicker than one of its own, and it ends the same way."""
+"""The command in this process (quicker than one of its own, and it ends the same way), and in one of its own."""
 
 from __future__ import annotations
 
+import subprocess
 import sys
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
 from agentctx.cli import main
 
 
-@dataclass(frozen=True)
-class Ended:
+class Ended(NamedTuple):
     """How a command ended and what it printed."""
 
     code: int
@@ -34,3 +34,9 @@ class Command:
         code = ended.value.code
         captured = self._output.readouterr()
         return Ended(code if isinstance(code, int) else int(code is not None), captured.out, captured.err)
+
+
+def agentctx(*arguments: str | Path, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    """Run ``agentctx`` in a process of its own."""
+    command = [sys.executable, "-m", "agentctx", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, timeout=300, check=False)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.command import Command
+from .command import Command
 
 CLEAN = "{% for m in messages %}<{{ m.role }}>{{ m.content }}</s>{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}"
 TRIMS = CLEAN.replace("{{ m.content }}", "{{ m.content if loop.last else m.content[:9] }}")
@@ -37,11 +37,6 @@ cache = "paged:16"
 
 
 @pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
-    return Command(monkeypatch, capsys)
-
-
-@pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A project in order, and the current folder somewhere inside."""
     (tmp_path / "templates").mkdir()
@@ -59,32 +54,39 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_a_project_in_order(run: Command, project: Path) -> None:
-    ended = run("check")
-    assert ended.code == 0, ended.out + ended.err
-    assert "0 failing" in ended.out
-
-
-def test_pyproject_says_the_same(run: Command, project: Path) -> None:
-    text = CONFIG.replace('baseline = "known.json"\n', "")
-    text = text.replace("[[", "[[tool.agentctx.").replace("[targets", "[tool.agentctx.targets")
-    (project / "agentctx.toml").unlink()
-    (project / "pyproject.toml").write_text('[project]\nname = "user"\n' + text)
-    assert run("check").code == 0
-
-
-def test_each_kind_of_flaw_fails_and_every_report_is_written(run: Command, project: Path) -> None:
-    (project / "templates/coder.jinja").write_text(TRIMS)
-    (project / "prompts.py").write_text(CLOCK)
-    head = [{"role": "system", "content": f"It is 10:0{turn}. " + "word " * 2000} for turn in range(2)]
+def log_with_a_clock(project: Path) -> None:
+    """A log whose second request pays for the first one's system prompt again."""
     talk = [
         {"role": "user", "content": "one"},
         {"role": "assistant", "content": "1"},
         {"role": "user", "content": "two"},
     ]
+    head = [{"role": "system", "content": f"It is 10:0{turn}. " + "word " * 2000} for turn in range(2)]
     lines = [json.dumps({"model": "m", "messages": [head[turn], *talk[: 1 + 2 * turn]]}) for turn in range(2)]
     (project / "log.jsonl").write_text("\n".join(lines) + "\n")
-    ended = run("check", "--report", "sarif=out/c.sarif", "--report", "junit=out/c.xml", "--format", "github")
+
+
+def test_a_project_in_order(command: Command, project: Path) -> None:
+    ended = command("check")
+    assert ended.code == 0, ended.out + ended.err
+    assert "0 failing" in ended.out
+
+
+def test_pyproject_says_the_same(command: Command, project: Path) -> None:
+    text = CONFIG.replace('baseline = "known.json"\n', "")
+    text = text.replace("[[", "[[tool.agentctx.").replace("[targets", "[tool.agentctx.targets")
+    (project / "agentctx.toml").unlink()
+    (project / "pyproject.toml").write_text('[project]\nname = "user"\n' + text)
+    assert command("check").code == 0
+
+
+def test_each_kind_of_flaw_fails_and_every_report_is_written(command: Command, project: Path) -> None:
+    (project / "templates/coder.jinja").write_text(TRIMS)
+    (project / "prompts.py").write_text(CLOCK)
+    log_with_a_clock(project)
+    ended = command(
+        "check", "--report", "sarif=out/c.sarif", "--report", "junit=out/c.xml", "--format", "github"
+    )
     assert ended.code == 1, ended.out + ended.err
     assert "::error file=templates/coder.jinja,line=1,title=AC150" in ended.out
     assert "::error file=prompts.py,line=4,title=AC101" in ended.out
@@ -94,29 +96,45 @@ def test_each_kind_of_flaw_fails_and_every_report_is_written(run: Command, proje
     assert (project / "templates/out/c.xml").read_text().startswith("<?xml")
 
 
-def test_baseline_and_suppression(run: Command, project: Path) -> None:
+def test_baseline_and_suppression(command: Command, project: Path) -> None:
     (project / "agentctx.toml").write_text(CONFIG)
     (project / "templates/coder.jinja").write_text(TRIMS)
-    missing = run("check")
+    missing = command("check")
     assert missing.code == 3
     assert "known.json" in missing.err
-    refused = run("check", "--update-baseline")
+    refused = command("check", "--update-baseline")
     assert refused.code == 2
     assert "--reason" in refused.err
-    assert run("check", "--update-baseline", "--reason", "our old model").code == 0
+    assert command("check", "--update-baseline", "--reason", "our old model").code == 0
     assert {entry["reason"] for entry in json.loads((project / "known.json").read_text())["accepted"]} == {
         "our old model"
     }
-    assert run("check").code == 0
+    assert command("check").code == 0
     (project / "prompts.py").write_text(CLOCK)
-    assert run("check").code == 1
+    assert command("check").code == 1
     suppress = '[[suppress]]\nsubject = "prompts:*"\ncode = "AC101"\nreason = "a demo"\n'
     (project / "agentctx.toml").write_text(CONFIG + suppress)
-    ended = run("check")
+    ended = command("check")
     assert ended.code == 0, ended.out
     assert "allowed: a demo" in ended.out
     (project / "prompts.py").write_text(BUILDER)
-    assert "suppress[0] (prompts:* AC101) covers nothing: take it out" in run("check").out
+    assert "suppress[0] (prompts:* AC101) covers nothing: take it out" in command("check").out
+
+
+def test_a_budget_that_is_not_kept_can_be_accepted(command: Command, project: Path) -> None:
+    log_with_a_clock(project)
+    ended = command("check")
+    assert (ended.code, "! AC190 budget-exceeded" in ended.out) == (1, True)
+    config = (project / "agentctx.toml").read_text()
+    suppress = '[[suppress]]\nsubject = "log.jsonl"\ncode = "budget-exceeded"\nreason = "the old agent"\n'
+    (project / "agentctx.toml").write_text(config + suppress)
+    ended = command("check")
+    assert ended.code == 0, ended.out
+    assert "allowed: the old agent" in ended.out
+    (project / "agentctx.toml").write_text(
+        config.replace("max_rework_session = 1000", 'max_rework_session = 1000\nallow = ["AC190"]')
+    )
+    assert command("check").code == 0
 
 
 def git(project: Path, *arguments: str) -> None:
@@ -124,7 +142,7 @@ def git(project: Path, *arguments: str) -> None:
     subprocess.run(["git", *identity, *arguments], cwd=project, check=True, capture_output=True)
 
 
-def test_only_what_a_change_makes_worse_fails(run: Command, project: Path) -> None:
+def test_only_what_a_change_makes_worse_fails(command: Command, project: Path) -> None:
     (project / "templates/coder.jinja").write_text(TRIMS)
     git(project, "init", "-q")
     git(project, "add", ".")
@@ -132,12 +150,12 @@ def test_only_what_a_change_makes_worse_fails(run: Command, project: Path) -> No
     hook = project / ".git/hooks/post-checkout"
     hook.write_text("#!/bin/sh\ntouch hooked\n")
     hook.chmod(0o755)
-    assert run("check").code == 1
-    same = run("check", "--base", "HEAD")
+    assert command("check").code == 1
+    same = command("check", "--base", "HEAD")
     assert same.code == 0, same.out
     assert "allowed: no worse than in HEAD" in same.out
     (project / "prompts.py").write_text(CLOCK)
-    worse = run("check", "--base", "HEAD", "--format", "json")
+    worse = command("check", "--base", "HEAD", "--format", "json")
     assert worse.code == 1
     failing = [
         found
@@ -147,9 +165,9 @@ def test_only_what_a_change_makes_worse_fails(run: Command, project: Path) -> No
     assert {found["subject"] for found in failing} == {"prompts:build"}
     (project / "templates/coder.jinja").write_text(CLEAN)
     (project / "prompts.py").write_text(BUILDER)
-    assert "of HEAD are gone" in run("check", "--base", "HEAD").out
+    assert "of HEAD are gone" in command("check", "--base", "HEAD").out
     for wrong in ("nothing-like-it", "--help"):
-        ended = run("check", f"--base={wrong}")
+        ended = command("check", f"--base={wrong}")
         assert ended.code == 2
         assert "--base takes a commit" in ended.err
     assert not (project / "hooked").exists()
@@ -171,41 +189,51 @@ def test_only_what_a_change_makes_worse_fails(run: Command, project: Path) -> No
             "[[logs]]\nfiles = ['x']\nmin_hit_rate = 90",
             "(field logs[0].min_hit_rate); write a share between 0 and 1",
         ),
+        (
+            "[[suppress]]\nsubject = 'x'\nreason = 'y'\ncode = 'volatile-txt'",
+            "no finding is called 'volatile-txt' (field suppress[0].code); did you mean volatile-text?",
+        ),
+        (
+            "[[logs]]\nfiles = ['x']\nallow = ['AC101', 'AC999']",
+            "(field logs[0].allow[1]); write a code such as",
+        ),
+        ("[[builders]]\ncallable = 'x:y'\nallow = ['print']", "(field builders[0].allow[0]); write a code"),
+        ("[[builders]]\ncallable = 'x:y'\nvary = ['moon']", "(field builders[0].vary[0]); known: hash-seed"),
         ("[targets.a]\ntokenizer = 'x'", "a setting is missing (field targets.a.template); add template"),
     ],
 )
-def test_errors_name_file_field_and_remedy(run: Command, project: Path, text: str, message: str) -> None:
+def test_errors_name_file_field_and_remedy(command: Command, project: Path, text: str, message: str) -> None:
     (project / "agentctx.toml").write_text(text)
-    ended = run("check")
+    ended = command("check")
     assert ended.code == 3
     assert "agentctx.toml" in ended.err
     assert message in ended.err
 
 
 def test_usage(
-    run: Command, project: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+    command: Command, project: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (project / "agentctx.toml").write_text("target = 'chatml'")
-    assert "has no templates, builders or logs" in run("check").err
+    assert "has no templates, builders or logs" in command("check").err
     (project / "agentctx.toml").write_text("[[templates]]\npaths = ['nothing/*.jinja']")
-    assert run("check").code == 2
-    assert run("check", "--report", "pdf=x").code == 2
+    assert command("check").code == 2
+    assert command("check", "--report", "pdf=x").code == 2
     monkeypatch.chdir(tmp_path_factory.mktemp("empty"))
-    ended = run("check")
+    ended = command("check")
     assert ended.code == 2
     assert "`agentctx init` writes a start" in ended.err
 
 
 def test_init_writes_what_can_be_read_and_overwrites_nothing(
-    run: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from agentctx.checks.config import OWN, Config, read_config
 
     monkeypatch.chdir(tmp_path)
-    assert run("init").code == 0
+    assert command("init").code == 0
     text = (tmp_path / OWN).read_text()
     assert read_config(tmp_path / OWN).config == Config()
-    assert run("init").code == 2
+    assert command("init").code == 2
     # Every setting that it shows in a comment is one.
     told = [
         line[2:]
@@ -219,17 +247,17 @@ def test_init_writes_what_can_be_read_and_overwrites_nothing(
     assert set(config.targets) == {"coder"}
 
 
-def test_a_configured_target_by_name(run: Command, project: Path) -> None:
-    ended = run("check", "log", "../log.jsonl", "--target", "own", "--report", "sarif=log.sarif")
+def test_a_configured_target_by_name(command: Command, project: Path) -> None:
+    ended = command("check", "log", "../log.jsonl", "--target", "own", "--report", "sarif=log.sarif")
     assert ended.code == 0, ended.err
     assert "chatml+paged:16" in ended.out
     assert (project / "templates/log.sarif").exists()
 
 
-def test_check_build(run: Command, project: Path) -> None:
+def test_check_build(command: Command, project: Path) -> None:
     (project / "prompts.py").write_text(CLOCK)
-    ended = run("check", "build", "prompts:build", "--root", "..", "--vary", "clock")
+    ended = command("check", "build", "prompts:build", "--root", "..", "--vary", "clock")
     assert ended.code == 1, ended.err
     assert "! AC101 volatile-text  prompts.py:4  prompts:build, turn 2" in ended.out
-    assert run("check", "build", "prompts").code == 2
-    assert run("check", "build", "nothing:build").code == 3
+    assert command("check", "build", "prompts").code == 2
+    assert command("check", "build", "nothing:build").code == 3

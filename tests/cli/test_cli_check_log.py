@@ -19,11 +19,6 @@ from tests.diagnosis.healthy_sessions import Session, make
 from .command import Command
 
 
-@pytest.fixture
-def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
-    return Command(monkeypatch, capsys)
-
-
 def session(seed: int = 3, turns: int = 8) -> Session:
     return make(seed, "openai.chat", turns=turns, replies=False, reasoning=False)
 
@@ -88,7 +83,13 @@ def test_json_follows_its_schema(tmp_path: Path, command: Command) -> None:
         (("--allow", "AC103"), 1, "AC101"),
         (("--allow", "volatile-text"), 0, "allowed"),
         (("--max-rework-turn", "100000"), 0, "allowed by budgets"),
-        (("--max-rework-turn", "50"), 1, "budget rework-turn: "),
+        (("--max-rework-turn", "50"), 1, "! budget rework-turn: "),
+        (("--max-rework-turn", "50", "--allow", "AC190"), 0, "  budget rework-turn: "),
+        (
+            ("--max-rework-turn", "50", "--allow", "budget-exceeded", "--min-hit-rate", "97%"),
+            3,
+            "can't be evaluated",
+        ),
         (("--max-rework-session", "100"), 1, "budget rework-session: "),
         (
             ("--max-rework-turn", "100000", "--min-stable-prefix", "5000"),
@@ -145,6 +146,15 @@ def test_budget_for_compactions(tmp_path: Path, command: Command, allowed: str, 
     assert command("check", "log", path).code == 1
     ended = command("check", "log", path, "--max-compactions", allowed)
     assert ended.code == code, ended.out
+
+
+@pytest.mark.parametrize("text", ["", "7", '"text"', "[1, 2]", "[1, 2", "null", "{}", "no JSON", "\x00"])
+def test_a_file_that_is_no_log_is_named(tmp_path: Path, command: Command, text: str) -> None:
+    (tmp_path / "log.jsonl").write_text(text)
+    ended = command("check", "log", tmp_path / "log.jsonl")
+    assert ended.code == 3
+    assert f"{tmp_path / 'log.jsonl'}:1: " in ended.err
+    assert ended.out == ""
 
 
 @pytest.mark.parametrize(

@@ -17,11 +17,6 @@ BODIES = make(11, "anthropic.messages", turns=5, replies=False).bodies
 
 
 @pytest.fixture
-def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
-    return Command(monkeypatch, capsys)
-
-
-@pytest.fixture
 def pair(tmp_path: Path) -> tuple[Path, Path]:
     """Two consecutive requests, the second with its tools turned around, each in a file of its own."""
     first, second = tmp_path / "first.json", tmp_path / "second.json"

@@ -132,10 +132,10 @@ def test_interleaved_sessions_are_told_apart(seeds: list[int], api: str, order: 
 
 
 def test_every_cause_of_the_client_and_the_server_is_tried() -> None:
-    """What no mutation here makes has its own test: template_made (scenarios), unexplained (targets)."""
+    """What no mutation here makes has its own test: template_made (scenarios), unexplained (targets), budgets (checks)."""
     tried = {cause for kind in CLIENT for seed in range(SEEDS) for cause in _causes(kind, seed)}
     tried |= {cause for make_case in SERVER.values() for cause in make_case(random.Random(1), 1)[1].causes}
-    assert set(CAUSES) - tried == {"template_made", "unexplained"}
+    assert set(CAUSES) - tried == {"template_made", "budget_exceeded", "unexplained"}
 
 
 def _causes(kind: str, seed: int) -> frozenset[str]:

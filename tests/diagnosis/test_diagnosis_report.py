@@ -186,7 +186,7 @@ def test_codes_are_stable() -> None:
         "AC119": "system-moved", "AC120": "parameter-changed", "AC121": "model-changed",
         "AC130": "breakpoint-misplaced", "AC131": "breakpoint-limit", "AC132": "breakpoint-lookback",
         "AC140": "below-minimum", "AC141": "ttl-expired", "AC142": "slot-taken", "AC143": "sliding-window",
-        "AC144": "server-evicted", "AC145": "retokenised", "AC150": "template-made", "AC199": "unexplained",
+        "AC144": "server-evicted", "AC145": "retokenised", "AC150": "template-made", "AC190": "budget-exceeded", "AC199": "unexplained",
     }  # fmt: skip
     for cause in CAUSES.values():
         assert cause_of(cause.code.lower()) is cause_of(cause.name) is cause_of(cause.word) is cause

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 
 import pytest
@@ -20,22 +19,15 @@ PLANTED = {
 }
 
 
-@pytest.fixture
-def project(root_dir: Path, tmp_path: Path) -> Path:
-    return shutil.copytree(
-        root_dir / "examples/ci", tmp_path / "ci", ignore=shutil.ignore_patterns("__pycache__")
-    )
-
-
-def test_check_passes_the_mended_and_fails_the_planted(installed: Path, project: Path) -> None:
-    assert "0 failing" in run(installed, "agentctx", "check", cwd=project)
+def test_check_passes_the_mended_and_fails_the_planted(installed: Path, ci_project: Path) -> None:
+    assert "0 failing" in run(installed, "agentctx", "check", cwd=ci_project)
     planted = ended(
-        installed, "agentctx", "check", "--config", "planted.toml", "--format", "json", cwd=project
+        installed, "agentctx", "check", "--config", "planted.toml", "--format", "json", cwd=ci_project
     )
     assert planted.returncode == 1, planted.stderr
     found = json.loads(planted.stdout)["findings"]
     assert {entry["subject"]: entry["code"] for entry in found} == PLANTED
-    lines = (project / "prompts/planted.py").read_text().splitlines()
+    lines = (ci_project / "prompts/planted.py").read_text().splitlines()
     for entry in found:
         assert entry["file"] == "prompts/planted.py"
         # The line that reads the clock, else that of the builder.
@@ -44,9 +36,9 @@ def test_check_passes_the_mended_and_fails_the_planted(installed: Path, project:
         assert ("datetime.now()" if entry["code"] == "AC101" else f"def {name}") in line
 
 
-def test_pytest_passes_the_mended_and_fails_the_planted(installed: Path, project: Path) -> None:
-    assert "8 passed" in run(installed, "python", "-m", "pytest", "-q", "test_mended.py", cwd=project)
-    planted = ended(installed, "python", "-m", "pytest", "-q", "test_planted.py", cwd=project)
+def test_pytest_passes_the_mended_and_fails_the_planted(installed: Path, ci_project: Path) -> None:
+    assert "8 passed" in run(installed, "python", "-m", "pytest", "-q", "test_mended.py", cwd=ci_project)
+    planted = ended(installed, "python", "-m", "pytest", "-q", "test_planted.py", cwd=ci_project)
     assert planted.returncode == 1
     assert "6 failed" in planted.stdout
     assert "passed" not in planted.stdout.splitlines()[-1]

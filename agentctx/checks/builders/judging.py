@@ -70,11 +70,11 @@ def check_builder(place: Place, scenario: Scenario, rules: BuildRules) -> CheckR
     base = run_builder(place, scenario, Setting())
     if not _usable(result, place, base, rules, ""):
         return result
-    own = _turns(place, scenario, base, rules)
-    result.findings += own
+    own = judge(_exchanges(scenario, base), rules.target, Allowed(codes=_codes(rules))).failing
+    result.findings += [_of_turn(place, base, found) for found in own]
     if not own:
         result.passed.append((place.builder, f"{len(base.bodies)} turns of {scenario.name}"))
-    _fresh_processes(result, place, scenario, base, rules)
+    _fresh_processes(result, place, scenario, base, rules, {_what(found) for found in own})
     result.notes.append(
         f"{place.builder}: {len(base.bodies)} turns, target {rules.target.name}; fresh processes differ in {', '.join(rules.vary)}"
     )
@@ -120,11 +120,6 @@ def _exchanges(scenario: Scenario, run: Run) -> list[Exchange]:
         )
         made.append(Exchange(api=api, request=body, response=response))
     return made
-
-
-def _turns(place: Place, scenario: Scenario, run: Run, rules: BuildRules) -> list[CheckFinding]:
-    report = judge(_exchanges(scenario, run), rules.target, Allowed(codes=_codes(rules)))
-    return [_of_turn(place, run, found) for found in report.failing]
 
 
 def _of_turn(place: Place, run: Run, found: Finding) -> CheckFinding:
@@ -178,13 +173,13 @@ def _shown(file: str, root: Path) -> str:
 
 
 def _fresh_processes(
-    result: CheckResult, place: Place, scenario: Scenario, base: Run, rules: BuildRules
+    result: CheckResult, place: Place, scenario: Scenario, base: Run, rules: BuildRules, told: set[What]
 ) -> None:
+    """``told``: what was found already."""
     with another_folder(place.root) as elsewhere, ThreadPoolExecutor(2) as pool:
-        plain = Setting()
-        everything = plain
+        plain = everything = Setting()
         for what in rules.vary:
-            everything = _merged(everything, plain.varied(what, elsewhere), what)
+            everything = everything.varied(what, elsewhere)
         seeds = SEEDS if "hash seed" in rules.vary else ()
         settings = [everything, *(replace(plain, hash_seed=seed) for seed in seeds)]
         runs = list(pool.map(lambda setting: run_builder(place, scenario, setting), settings))
@@ -192,61 +187,58 @@ def _fresh_processes(
         for run, name in zip(runs, names, strict=True):
             if not _usable(result, place, run, rules, f"in a fresh process with another {name}: "):
                 return
-        found = _differs(_heads(base), _heads(runs[0]), rules)
-        known = {(each.cause, _shape(each)) for each in result.findings}
-        if found is not None and (found.cause, shape_of(found.place)) not in known:
-            _add(result, place, base, found, _single(place, scenario, base, found, rules, elsewhere))
+        heads = _heads(base)
+        found = _differs(heads, _heads(runs[0]), rules)
+        if found is not None and _what(found) not in told:
+            _add(result, place, base, found, _single(place, scenario, heads, found, rules, elsewhere), told)
         for run in runs[1:]:
             other = _differs(base, run, rules)
             if other is not None:
-                _add(result, place, base, other, ["hash seed"])
+                _add(result, place, base, other, ["hash seed"], told)
                 found = other
         if found is None:
             result.passed.append((place.builder, f"fresh process: {', '.join(rules.vary)}"))
 
 
-def _shape(finding: CheckFinding) -> str:
-    """The place that a finding's message ends with, without its indices."""
-    return shape_of(finding.message.partition(" at ")[2].partition(", ")[0])
+What = tuple[str, str]
+"""A cause, and where: the place without its indices."""
 
 
-def _merged(setting: Setting, other: Setting, what: Variation) -> Setting:
-    match what:
-        case "hash seed":
-            return replace(setting, hash_seed=other.hash_seed)
-        case "clock":
-            return replace(setting, clock=other.clock)
-        case "cwd":
-            return replace(setting, cwd=other.cwd)
-        case "locale":
-            return replace(setting, locale=other.locale)
-        case "timezone":
-            return replace(setting, timezone=other.timezone)
+def _what(found: Finding) -> What:
+    return found.cause, shape_of(found.place)
 
 
 def _single(
-    place: Place, scenario: Scenario, base: Run, found: Finding, rules: BuildRules, elsewhere: Path
+    place: Place, scenario: Scenario, heads: Run, found: Finding, rules: BuildRules, elsewhere: Path
 ) -> list[str]:
     """What of all that was varied makes the difference; nothing of it when equal settings don't give equal prompts, too."""
     again = run_builder(place, scenario, Setting())
-    if _differs(_heads(base), _heads(again), rules) is not None:
+    if _differs(heads, _heads(again), rules) is not None:
         return [_CHANCE]
     blamed: list[str] = []
     for what in rules.vary:
         run = run_builder(place, scenario, Setting().varied(what, elsewhere))
-        other = None if run.failure else _differs(_heads(base), _heads(run), rules)
+        other = None if run.failure else _differs(heads, _heads(run), rules)
         if other is not None and shape_of(other.place) == shape_of(found.place):
             blamed.append(what)
     return blamed or ["several of them together"]
 
 
-def _add(result: CheckResult, place: Place, base: Run, found: Finding, blamed: Sequence[str]) -> None:
+def _add(
+    result: CheckResult,
+    place: Place,
+    base: Run,
+    found: Finding,
+    blamed: Sequence[str],
+    told: set[What],
+) -> None:
     """Add the finding unless the turns, or another process, said the same before."""
-    if (found.cause, shape_of(found.place)) in {(known.cause, _shape(known)) for known in result.findings}:
+    if _what(found) in told:
         return
     # That it was edited is what the diagnosis of two turns says; here nobody edited anything.
     if found.cause == "message_edited" and "hash seed" not in blamed:
         found.cause = "volatile_text"
+    told.add(_what(found))
     by = "equal settings give other prompts" if _CHANCE in blamed else f"it depends on {' and '.join(blamed)}"
     message = f"two fresh processes differ in turn {found.turn + 1} at {found.place}, {by}"
     found.loss = Loss()  # the requests are of two conversations: nothing is paid again

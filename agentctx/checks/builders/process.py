@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from typing import IO, Any, Literal
 
@@ -82,6 +83,7 @@ class Place:
     timeout: float = 20.0
 
 
+@cache
 def other_locale() -> str:
     """A locale that is installed and not the usual one; ``C`` where there is none."""
     try:

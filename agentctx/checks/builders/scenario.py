@@ -41,7 +41,7 @@ def _call(number: int, name: str, arguments: str) -> Json:
 
 
 def built_in() -> Scenario:
-    """A coding session of eight calls: one tool call, two at once, arguments beyond ASCII, three questions.
+    """A coding session of seven calls: one tool call, two at once, arguments beyond ASCII, three questions.
 
     Arguments are written as models write them, which is not how ``json.dumps`` would.
     """
