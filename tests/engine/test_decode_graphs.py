@@ -10,7 +10,6 @@ from random import Random
 from typing import Any
 from unittest import mock
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import HealthCheck, event, given, settings
@@ -35,7 +34,8 @@ from agentctx_engine.runtime.decode_graphs import (
 )
 
 from .answers import TIE
-from .schedules import Arrival, Run, Schedule, check_end, run, schedules
+from .same_runs import assert_same_runs
+from .schedules import Arrival, Run, Schedule, run, schedules
 from .tape import TapeRecorder
 
 VOCABULARY, BLOCK, WIDTH, BLOCKS = 256, 8, 6, 40
@@ -61,26 +61,6 @@ def recorded(used: Model, schedule: Schedule, recorder: Recorder) -> Run:
     config = replace(schedule.config, cuda_graphs=True, max_context=longest + 1)
     with mock.patch.object(build, "recorder_for", return_value=recorder):
         return run(used, replace(schedule, config=config), keep_logits=True)
-
-
-def assert_same_runs(ours: Run, theirs: Run) -> None:
-    """Step by step the same, but for rounding: where an answer leaves the other one, two logits are as good as equal."""
-    check_end(ours)
-    same = True
-    for request, expected in zip(ours.requests, theirs.requests, strict=True):
-        for sample, wanted in zip(request.samples, expected.samples, strict=True):
-            for token, other, logits, reference in zip(
-                sample.output, wanted.output, sample.logits, wanted.logits, strict=False
-            ):
-                np.testing.assert_allclose(logits, reference, atol=TIE / 2, rtol=0)
-                if token != other:
-                    assert abs(reference[token] - reference[other]) < TIE
-                    same = False
-                    break
-    if same:
-        assert [r.cached_tokens for r in ours.requests] == [r.cached_tokens for r in theirs.requests]
-        assert ours.finish_order == theirs.finish_order
-        assert ours.core.kv.pool_state() == theirs.core.kv.pool_state()
 
 
 @settings(max_examples=16, deadline=None, derandomize=True, suppress_health_check=QUIET)

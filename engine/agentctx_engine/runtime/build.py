@@ -54,6 +54,8 @@ def build_core(model: DecoderModel, config: EngineConfig) -> EngineCore:
         scheduler,
         max_context=max_context,
         block_bytes=block_bytes(model, config.block_size, config.kv_kind),
+        async_scheduling=runner.can_run_ahead
+        and (model.device.type == "cuda" if config.async_scheduling is None else config.async_scheduling),
         kv_bytes=memory_bytes(blocks, model, config, windows),
     )
     _log.info("%s", core.state().kv_memory)

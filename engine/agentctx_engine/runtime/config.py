@@ -53,6 +53,8 @@ class EngineConfig:
     # Decode steps are recorded, once for each of a few batch sizes, and run again from then on. None: on a GPU, if the
     # attention backend can. On a CPU True does everything but the recording.
     cuda_graphs: bool | None = None
+    # The step that probably follows is launched before this one's tokens are known. None: on a GPU.
+    async_scheduling: bool | None = None
 
     def __post_init__(self) -> None:
         for field in ("block_size", "max_step_tokens", "max_samples"):
@@ -81,6 +83,11 @@ class EngineConfig:
             raise ValueError("deterministic=True can't be had with a quantized KV memory: drop kv_kind")
         if self.cuda_graphs and self.deterministic:
             raise ValueError("deterministic=True runs in tiles, which aren't recorded: drop cuda_graphs")
+        if self.async_scheduling and (self.deterministic or self.kv_kind is not None):
+            raise ValueError(
+                "async_scheduling=True can't be had with deterministic=True or kv_kind: a step that was run in vain must "
+                "leave nothing behind"
+            )
         if self.host_blocks < 0:
             raise ValueError(f"host_blocks={self.host_blocks}: must not be negative")
         if self.host_blocks and self.prefix_cache != "hash":

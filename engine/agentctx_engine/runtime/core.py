@@ -10,18 +10,26 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
+from torch import Tensor
 
 from agentctx_engine.runtime.errors import EngineMemoryError, RequestFailedError
 from agentctx_engine.runtime.kv_store import KvStore
+from agentctx_engine.runtime.look_ahead import (
+    Ahead,
+    Launched,
+    next_step,
+    rows_of,
+    sampling_row,
+    written_blocks,
+)
 from agentctx_engine.runtime.model_runner import ModelRunner
 from agentctx_engine.runtime.request import FinishReason, Request, Sample
 from agentctx_engine.runtime.results import EngineState, TokenEvent, Totals
-from agentctx_engine.runtime.sampler import SampledToken, SamplingRow
-from agentctx_engine.runtime.sampler import sample as sample_tokens
+from agentctx_engine.runtime.sampler import SampledToken, SamplingRow, choose
 from agentctx_engine.runtime.scheduler import Scheduler, Step
 
 
@@ -47,6 +55,7 @@ class EngineCore:
         max_context: int,
         block_bytes: int = 0,
         kv_bytes: int = 0,
+        async_scheduling: bool = False,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self.kv = kv
@@ -57,6 +66,8 @@ class EngineCore:
         self.clock = clock
         self.block_bytes = block_bytes
         self.kv_bytes = kv_bytes
+        self.async_scheduling = async_scheduling
+        self._ahead: Ahead | None = None
 
     @property
     def has_work(self) -> bool:
@@ -94,8 +105,12 @@ class EngineCore:
             if admitted.request.admitted is None:
                 admitted.request.admitted = scheduled
         try:
-            tokens = self._run(report)
+            launched = self._launch(step)
+            if self.async_scheduling:
+                self._ahead = self._look_ahead(step, launched)
+            tokens = self._tokens(launched, report)
         except BaseException as error:
+            self._ahead = None
             self._fail(report, error)
             if not isinstance(error, Exception):
                 raise
@@ -103,6 +118,8 @@ class EngineCore:
         ran = self.clock()
         for sample, token in tokens:
             self._take(sample, token, ran, report)
+        if not self.has_work:
+            self._ahead = None  # all have ended, it was for nothing
         end = self.clock()
         self.totals.steps += 1
         self.totals.step_tokens += step.num_tokens
@@ -125,25 +142,24 @@ class EngineCore:
             tiers=self.kv.tier_state(),
         )
 
-    def _run(self, report: StepReport) -> list[tuple[Sample, SampledToken]]:
-        """Run the model; sample a token for every sample whose last known token was computed."""
-        self.kv.wait_until_safe()
-        logits = self.runner.run(report.step)
-        for chunk in report.step.chunks:
+    def _launch(self, step: Step) -> Launched:
+        """Run the model and choose a token for every sample whose last known token is computed, waiting for nothing."""
+        early, self._ahead = self._ahead, None
+        launched = None if early is None else early.part(step, self.kv.block_size)
+        if launched is None:
+            self.kv.wait_until_safe()
+            logits = self.runner.run(step)
+        else:
+            self.totals.steps_ahead += 1
+        for chunk in step.chunks:
             self.kv.computed(chunk.sample.kv, chunk.start + chunk.count)
+        return launched or self._choose(step, logits)
+
+    def _choose(self, step: Step, logits: Tensor) -> Launched:
         samples: list[Sample] = []
         source: list[int] = []
-        ready = [chunk.sample for chunk in report.step.chunks if chunk.last]
-        broken = logits.amax(dim=-1).isnan().tolist()  # the maximum of a row with a NaN is NaN
-        for row, sample in enumerate(ready):
+        for row, sample in enumerate(chunk.sample for chunk in step.chunks if chunk.last):
             request = sample.request
-            if request.done:  # another of its samples had a broken row
-                continue
-            if broken[row]:
-                error = RequestFailedError(f"request {request.id}: the model's logits are not numbers")
-                self._end(request, FinishReason.FAILED, error, report)
-                self.kv.drop_cached()  # what it computed is no better
-                continue
             family = [sample]
             if len(request.samples) < request.params.n:
                 twins, copies = self.scheduler.fork(sample, request.params.n)
@@ -152,13 +168,50 @@ class EngineCore:
             samples += family
             source += [row] * len(family)
         if not samples:
-            return []
+            return Launched((), None)
         if source != list(range(len(logits))):
             logits = logits[torch.tensor(source, device=logits.device)]
-        for i, sample in enumerate(samples):
-            if sample.request.keep_logits:
-                sample.logits.append(logits[i].float().cpu().numpy().copy())
-        return list(zip(samples, sample_tokens(logits, [_sampling_row(s) for s in samples]), strict=True))
+        return _launched(samples, logits, [sampling_row(sample) for sample in samples])
+
+    def _look_ahead(self, step: Step, launched: Launched) -> Ahead | None:
+        """Launch the step that probably follows, if there is one."""
+        chunks = next_step(self.kv, self.scheduler, step, launched, self.max_context)
+        if chunks is None:
+            return None
+        try:
+            logits = self.runner.run_ahead(chunks, rows_of(launched, chunks))
+        except (
+            Exception
+        ):  # it ran out of memory, say: the step is then run in its turn, and answers for itself
+            return None
+        samples = [chunk.sample for chunk in chunks]
+        following = _launched(samples, logits, [sampling_row(sample, ahead=True) for sample in samples])
+        size = self.kv.block_size
+        return Ahead(
+            {c.sample: (c, written_blocks(c.block_tables, c.start, size)) for c in chunks}, following
+        )
+
+    def _tokens(self, launched: Launched, report: StepReport) -> list[tuple[Sample, SampledToken]]:
+        """Wait for the tokens. Samples whose logits were no numbers are ended."""
+        if launched.tokens is None:
+            return []
+        tokens, broken = launched.tokens.wait()
+        taken: list[tuple[Sample, SampledToken]] = []
+        for sample, token, is_broken, logits in zip(
+            launched.samples, tokens, broken, launched.logits, strict=True
+        ):
+            request = sample.request
+            if request.done or (launched.wanted is not None and sample not in launched.wanted):
+                continue
+            if is_broken:
+                error = RequestFailedError(f"request {request.id}: the model's logits are not numbers")
+                self._end(request, FinishReason.FAILED, error, report)
+                self.kv.drop_cached()  # what it computed is no better
+                continue
+            if logits is not None:
+                sample.logits.append(logits)
+            taken.append((sample, token))
+        return taken
 
     def _take(self, sample: Sample, token: SampledToken, now: float, report: StepReport) -> None:
         """Append a sampled token; end the sample if it was the last."""
@@ -251,13 +304,10 @@ class EngineCore:
             report.finished.append(request)
 
 
-def _sampling_row(sample: Sample) -> SamplingRow:
-    request = sample.request
-    penalised = request.params.repetition_penalty != 1.0
-    return SamplingRow(
-        params=request.params,
-        seed=request.seed,
-        sample_index=sample.index,
-        position=len(sample.output),
-        seen_ids=sample.seen_ids() if penalised else (),
-    )
+def _launched(samples: Sequence[Sample], logits: Tensor, rows: Sequence[SamplingRow]) -> Launched:
+    """Tokens for ``samples``, a row of ``logits`` each."""
+    kept = [
+        row.float().cpu().numpy().copy() if sample.request.keep_logits else None
+        for sample, row in zip(samples, logits, strict=True)
+    ]
+    return Launched(samples, choose(logits, rows), kept)

@@ -159,10 +159,12 @@ class DecodeGraphs:
             len(chunk.token_ids) == chunk.logit_rows == 1 for chunk in chunks
         )
 
-    def run(self, chunks: Sequence[Chunk]) -> Tensor:
-        """Logits [chunks, vocab_size], valid until the next call."""
+    def run(self, chunks: Sequence[Chunk], tokens: Tensor | None = None) -> Tensor:
+        """Logits [chunks, vocab_size], valid until the next call. ``tokens`` [chunks], on the device, instead of the chunks' own."""
         rows = self.buckets[bisect_left(self.buckets, len(chunks))]
         self._buffers.fill(chunks, rows)
+        if tokens is not None:
+            self._buffers.first(len(chunks)).token_ids.copy_(tokens)
         replay = self._replays.get(rows)
         if replay is None:
             batch, logits = self._buffers.first(rows), self._logits[:rows]

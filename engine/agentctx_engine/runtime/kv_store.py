@@ -140,6 +140,13 @@ class KvStore(Protocol):
         """
         ...
 
+    def writes_in_place(self, sequence: StoredSequence) -> bool:
+        """Whether ``reserve`` after one more token would find room for it in blocks that nobody else reads.
+
+        For a sequence whose tokens are all computed. May say no though it would.
+        """
+        ...
+
     def prepare(self, sequence: StoredSequence, num_tokens: int) -> bool:
         """Room for computing up to ``num_tokens`` tokens, where ``admit`` leaves that to the moment: in windowed layers.
 

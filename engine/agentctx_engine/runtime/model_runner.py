@@ -138,10 +138,22 @@ class ModelRunner:
         rows = [place[chunk.sample] for chunk in step.chunks if chunk.last]
         return logits[torch.tensor(rows, dtype=torch.long, device=logits.device)]
 
-    def _forward(self, chunks: Sequence[ScheduledChunk]) -> Tensor:
+    @property
+    def can_run_ahead(self) -> bool:
+        """Not where writing a token anew changes those before it, nor in tiles."""
+        return self.packing is None and not self.deterministic
+
+    @torch.inference_mode()
+    def run_ahead(self, chunks: Sequence[ScheduledChunk], tokens: Tensor) -> Tensor:
+        """``run`` for chunks of a token each, whose ids ``tokens`` [chunks] the host doesn't know yet."""
+        return self._forward(chunks, tokens)
+
+    def _forward(self, chunks: Sequence[ScheduledChunk], tokens: Tensor | None = None) -> Tensor:
         parts = [
             Chunk(
-                token_ids=chunk.sample.kv.tokens[chunk.start : chunk.start + chunk.count],
+                token_ids=chunk.sample.kv.tokens[chunk.start : chunk.start + chunk.count]
+                if tokens is None
+                else (0,),
                 start=chunk.start,
                 block_tables=chunk.block_tables,
                 logit_rows=int(chunk.last),
@@ -149,12 +161,14 @@ class ModelRunner:
             for chunk in chunks
         ]
         if self.graphs is not None and self.graphs.take(parts):
-            return self.graphs.run(parts)
+            return self.graphs.run(parts, tokens)
         caches: Sequence[Tensor] = self.kv_caches
         if self.packing is not None:
             parts, used = use_blocks(parts, self.model.config, self.block_size, self.model.device)
             caches = UnpackedLayers(self.kv_caches, self.packing, [used[g] for g in self.group_of_layer])
         batch = Batch.build(parts, block_size=self.block_size, device=self.model.device)
+        if tokens is not None:
+            batch.token_ids.copy_(tokens)
         return self.model.forward(batch, caches, deterministic=self.deterministic)
 
     def read_layer(self, layer: int, table: BlockTable, first: int, end: int) -> tuple[Tensor, Tensor]:

@@ -193,6 +193,17 @@ class PagedStore:
         # Taken at once, so that the last of several holders of a block is known to be the last and writes in place.
         return self._take_copies()
 
+    def writes_in_place(self, sequence: StoredSequence) -> bool:
+        kv, position = _kv(sequence), sequence.num_tokens
+        for group in self.manager.groups:
+            ids = kv.tables[group.index].ids
+            if position // self.block_size >= len(ids):
+                return False
+            block = ids[position // self.block_size]
+            if group.pool.ref_count(block) != 1 or group.pool.hash_of(block) is not None:
+                return False
+        return True
+
     def prepare(self, sequence: StoredSequence, num_tokens: int) -> bool:
         if self._windows is None:
             return True

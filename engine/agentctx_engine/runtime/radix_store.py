@@ -111,6 +111,9 @@ class RadixStore:
             return None
         return ()
 
+    def writes_in_place(self, sequence: StoredSequence) -> bool:
+        return False  # pages go to the tree and are exchanged on the way
+
     def prepare(self, sequence: StoredSequence, num_tokens: int) -> bool:
         return True
 

@@ -87,6 +87,7 @@ class Totals:
     generated_tokens: int = 0
     preemptions: int = 0
     steps: int = 0
+    steps_ahead: int = 0  # of them, those whose kernels were launched before they were planned
     step_tokens: int = 0  # run by all steps, first time or again
     step_seconds: float = 0.0
     scheduler_seconds: float = 0.0  # of step_seconds: all but the model and the sampler

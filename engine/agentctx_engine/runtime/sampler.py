@@ -49,8 +49,50 @@ def uniform(seed: int, sample_index: int, position: int) -> float:
     return (int(raw) >> 11) * 2.0**-53
 
 
+class Sampled:
+    """A step's tokens, chosen where the logits are and on their way to the host, which can do something else meanwhile."""
+
+    def __init__(self, ids: torch.Tensor, broken: torch.Tensor, logprobs: Sequence[RowLogprobs]) -> None:
+        """ids: [rows] int64; broken: [rows] bool, the logits were no numbers. ``logprobs`` of the rows that asked for them."""
+        self.ids = ids
+        self._ids_and_broken = torch.stack([ids, broken.long()])
+        self._logprobs = logprobs
+        self._arrived: torch.cuda.Event | None = None
+        if ids.device.type == "cuda":
+            target = torch.empty(self._ids_and_broken.shape, dtype=torch.int64, pin_memory=True)
+            self._ids_and_broken = target.copy_(self._ids_and_broken, non_blocking=True)
+            self._arrived = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            self._arrived.record()
+
+    def wait(self) -> tuple[list[SampledToken], list[bool]]:
+        """(the token, whether it means nothing because the logits were no numbers) of each row, once they have arrived."""
+        if self._arrived is not None:
+            self._arrived.synchronize()
+        token_ids, broken = self._ids_and_broken.tolist()
+        tokens = [SampledToken(token_id) for token_id in token_ids]
+        for found in self._logprobs:
+            top = tuple(zip(found.top_ids.tolist(), found.top.tolist(), strict=True))
+            tokens[found.row] = SampledToken(token_ids[found.row], found.sampled.item(), top)
+        return tokens, list(map(bool, broken))
+
+
+@dataclass(frozen=True, slots=True)
+class RowLogprobs:
+    """Log-probabilities of one row: of its token [], and of the most likely ones, with their ids, each [count]."""
+
+    row: int
+    sampled: torch.Tensor
+    top: torch.Tensor
+    top_ids: torch.Tensor
+
+
 def sample(logits: torch.Tensor, rows: Sequence[SamplingRow]) -> list[SampledToken]:
     """Choose a token for each row of ``logits`` ``[rows, vocabulary]`` (any float type; left unchanged)."""
+    return choose(logits, rows).wait()[0]
+
+
+def choose(logits: torch.Tensor, rows: Sequence[SamplingRow]) -> Sampled:
+    """``sample`` without waiting."""
     logits = logits.float()
     scores = _apply_repetition_penalty(logits, rows)
     ids = _most_likely(scores)
@@ -58,7 +100,8 @@ def sample(logits: torch.Tensor, rows: Sequence[SamplingRow]) -> list[SampledTok
     if random_rows:
         index = torch.tensor(random_rows, device=logits.device)
         ids[index] = _draw(scores[index], [rows[i] for i in random_rows])
-    return _with_logprobs(logits, ids, rows)
+    broken = logits.amax(dim=-1).isnan()  # the maximum of a row with a NaN is NaN
+    return Sampled(ids, broken, _logprobs(logits, ids, rows))
 
 
 def _most_likely(scores: torch.Tensor) -> torch.Tensor:
@@ -93,12 +136,13 @@ def _draw(scores: torch.Tensor, rows: Sequence[SamplingRow]) -> torch.Tensor:
     uniforms = torch.tensor(
         [uniform(r.seed, r.sample_index, r.position) for r in rows], dtype=torch.float64, device=device
     )
-    filtered = torch.tensor([r.params.top_k > 0 or r.params.top_p < 1.0 for r in rows], device=device)
+    filtered = [r.params.top_k > 0 or r.params.top_p < 1.0 for r in rows]
     ids = torch.empty(len(rows), dtype=torch.long, device=device)
-    for mask, draw in ((~filtered, _draw_unsorted), (filtered, _draw_sorted)):
-        index = mask.nonzero()[:, 0]
-        if len(index):
-            ids[index] = draw(scaled[index], uniforms[index], [rows[i].params for i in index.tolist()])
+    for kind, draw in ((False, _draw_unsorted), (True, _draw_sorted)):
+        chosen = [i for i, f in enumerate(filtered) if f is kind]
+        if chosen:
+            index = torch.tensor(chosen, device=device)
+            ids[index] = draw(scaled[index], uniforms[index], [rows[i].params for i in chosen])
     return ids
 
 
@@ -170,23 +214,21 @@ def _invert(probs: torch.Tensor, uniforms: torch.Tensor) -> torch.Tensor:
     column = torch.searchsorted(cumulative, target[:, None], right=True)[:, 0]
     # Rounding can put the target on the final sum: the last token with any probability is then meant.
     last = torch.searchsorted(cumulative, cumulative[:, -1:].contiguous())[:, 0]
-    return torch.minimum(column, last)
+    # A row that holds no numbers gets some token, since another one of its step may hold some.
+    return torch.minimum(column, last).clamp_(max=probs.shape[-1] - 1)
 
 
-def _with_logprobs(
-    logits: torch.Tensor, ids: torch.Tensor, rows: Sequence[SamplingRow]
-) -> list[SampledToken]:
-    token_ids = ids.tolist()
+def _logprobs(logits: torch.Tensor, ids: torch.Tensor, rows: Sequence[SamplingRow]) -> list[RowLogprobs]:
+    """Of the rows that ask for them."""
     wanted = [i for i, row in enumerate(rows) if row.params.logprobs is not None]
     if not wanted:
-        return [SampledToken(t) for t in token_ids]
+        return []
     index = torch.tensor(wanted, device=logits.device)
     logprobs = torch.log_softmax(logits[index], dim=-1)
-    sampled = logprobs.gather(-1, ids[index][:, None])[:, 0].tolist()
-    out = [SampledToken(t) for t in token_ids]
+    sampled = logprobs.gather(-1, ids[index][:, None])[:, 0]
+    found = []
     for j, i in enumerate(wanted):
         count = min(rows[i].params.logprobs or 0, logits.shape[-1])
         values, order = torch.topk(logprobs[j], count)
-        top = tuple(zip(order.tolist(), values.tolist(), strict=True))
-        out[i] = SampledToken(token_ids[i], sampled[j], top)
-    return out
+        found.append(RowLogprobs(i, sampled[j], values, order))
+    return found
