@@ -82,7 +82,7 @@ class Journal:
             warnings.warn(
                 f"{self.path}:{len(lines) + 1}: the last line is torn ({len(torn)} bytes) and was cut off",
                 TornLineWarning,
-                stacklevel=3,
+                stacklevel=4,  # whoever opens the history
             )
             self._file.truncate(self._end)
         return records

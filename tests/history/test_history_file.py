@@ -93,8 +93,9 @@ def test_a_torn_last_line_is_cut_and_nothing_else(filled: Path, cut: int) -> Non
     torn = lines[-1][: -min(cut, len(lines[-1]) - 1)]
     filled.write_bytes(b"".join(lines[:-1]) + torn)
     where = f"history.jsonl:{len(lines)}: the last line is torn \\({len(torn)} bytes"
-    with pytest.warns(TornLineWarning, match=where):
+    with pytest.warns(TornLineWarning, match=where) as caught:
         history = History.open(filled)
+    assert caught[0].filename == __file__, "it points at the caller"
     assert filled.read_bytes() == b"".join(lines[:-1])
     assert history.pending_notes == ()
     history.note("waits")
@@ -222,6 +223,18 @@ def test_the_head_given_must_be_the_files(filled: Path) -> None:
         with pytest.raises(HistoryError, match=zone):
             History.open(filled, **arguments)  # type: ignore[arg-type]
     History.open(filled).close()
+
+
+def test_nothing_is_written_twice(path: Path) -> None:
+    with History.open(path, "s") as history:
+        history.user("x")
+        history.request()
+        history.note("waits")
+        lines = path.read_bytes().count(b"\n")
+        history.seal()
+        assert path.read_bytes().count(b"\n") == lines, "there is nothing to freeze"
+        history.request()
+        assert path.read_bytes().count(b"\n") == lines + 1, "a retry is a request and no more"
 
 
 def test_a_tool_that_came_late_is_the_files_too(filled: Path) -> None:

@@ -68,6 +68,11 @@ def test_tools_may_be_replaced_before_the_first_request() -> None:
     assert history.tools == (EDIT,)
 
 
+def test_many_tools_are_one_zone() -> None:
+    many = [Tool.of(f"tool_{number:03}") for number in range(300)]
+    assert History(tools=reversed(many)).tools == tuple(many)
+
+
 def test_two_tools_of_one_name_are_refused() -> None:
     with pytest.raises(HistoryError, match=r"tools \(read\): two tools have this name"):
         History(tools=[READ, Tool.of("read", "other")])
@@ -262,6 +267,16 @@ def test_a_note_without_a_new_message_waits_for_one() -> None:
     assert history.request().messages[-1].notes == ("late",)
 
 
+def test_a_note_never_joins_the_models_own_message() -> None:
+    history = conversation()
+    history.note("late")
+    history.assistant("done")
+    history.seal()
+    assert (history[-1].notes, history.pending_notes) == ((), ("late",))
+    history.user("next")
+    assert history.request().messages[-1].notes == ("late",)
+
+
 def test_an_empty_history_has_nothing_to_send() -> None:
     with pytest.raises(HistoryError, match="no message to send"):
         History().request()
@@ -316,6 +331,30 @@ def test_a_bad_compaction_changes_nothing(splices: list[Splice], problem: str) -
     with pytest.raises(HistoryError, match=problem):
         history.compact("removed", splices)
     assert (history.visible, history.epoch, history.events, dict(history.fates)) == before
+
+
+def test_a_compaction_in_place_may_not_change_calls() -> None:
+    history = conversation()
+    other = ToolCall(id="c9", name="read", arguments="{}")
+    for calls in ((), (other,), (history[2].tool_calls[0],)):
+        with pytest.raises(HistoryError, match=r"no tool call has this id|has no result"):
+            history.compact("cleared", [Splice(2, 3, (history[2].model_copy(update={"tool_calls": calls}),))])
+    with pytest.raises(HistoryError, match="no tool call has this id"):
+        history.compact("cleared", [Splice(3, 4, (history[3].model_copy(update={"tool_call_id": "c9"}),))])
+    history.compact("cleared", [Splice(3, 4, (history[3].model_copy(update={"content": "[cleared]"}),))])
+    assert (history.visible[3].text, history[3].text) == ("[cleared]", "alpha")
+
+
+def test_a_checkpoint_keeps_what_a_compaction_put_in_place() -> None:
+    history = conversation()
+    history.compact("cleared", [Splice(3, 4, (history[3].model_copy(update={"content": "[cleared]"}),))])
+    again = History.resume(history.checkpoint())
+    assert (again.visible, again.origins, again.messages) == (
+        history.visible,
+        history.origins,
+        history.messages,
+    )
+    assert again.request() == history.request()
 
 
 def test_a_fork_shares_what_was_sent_and_nothing_else() -> None:

@@ -190,7 +190,17 @@ def in_child(copy: Path, run: Callable[[], int], seconds: float, write_bytecode:
     return None
 
 
-_OPTIONS = ("-p", "no:xdist", "--no-header", "--tb=line", "--rootdir=.", "-c", "pyproject.toml")
+_OPTIONS = (
+    "-p",
+    "no:xdist",
+    "-p",
+    "no:agentctx",
+    "--no-header",
+    "--tb=line",
+    "--rootdir=.",
+    "-c",
+    "pyproject.toml",
+)
 
 
 def _settle(copy: Path, write_bytecode: bool) -> None:
