@@ -22,6 +22,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from transformers import AutoModelForCausalLM
 
 from agentctx.rendering.load import load_tokenizer
 from agentctx_engine.models import Model, load_model, open_weights
@@ -35,6 +36,7 @@ from .float32_gguf import write_float32
 pytestmark = [pytest.mark.real, pytest.mark.slow]
 
 WINDOW = 256
+BOUND = 1e-3  # of any log-probability
 # The whole lesson has 21,578 tokens, which takes about ten minutes.
 TOKENS = int(os.environ.get("AGENTCTX_PERPLEXITY_TOKENS", "1024"))
 FLOAT32: dict[str, Any] = {"cache_type_k": 0, "cache_type_v": 0, "flash_attn_type": 0}  # 0: F32, F32, off
@@ -67,6 +69,13 @@ def of_text(log_probabilities: Tensor, tokens: list[int]) -> Tensor:
     return log_probabilities[:-1].gather(1, torch.tensor(tokens[1:])[:, None])[:, 0]
 
 
+def in_float64(gguf: Path) -> Any:
+    """The same weights in transformers, computed in float64."""
+    return AutoModelForCausalLM.from_pretrained(
+        str(gguf.parent), gguf_file=gguf.name, dtype=torch.float32
+    ).double()
+
+
 def test_greedy_continuations(
     start_server: StartServer, float32_gguf: Path, smollm2_gguf: Path, model: Model
 ) -> None:
@@ -84,21 +93,28 @@ def test_greedy_continuations(
 def test_perplexity_of_the_lesson(
     start_server: StartServer,
     float32_gguf: Path,
+    smollm2_gguf: Path,
     model: Model,
     lesson: list[int],
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """In windows of 256 tokens. Not only the text's own tokens: every log-probability of every token is near the server's."""
+    """In windows of 256 tokens. Not only the text's own tokens: every log-probability of every token is near the server's.
+
+    Where one isn't, float64 says whose rounding it is (in the whole text: one window, llama.cpp off by 1.7e-3, ours by 6e-4).
+    """
     server = start_server(
         float32_gguf, n_ctx=WINDOW, n_batch=WINDOW, n_ubatch=WINDOW, embedding=True, pooling_type=0, **FLOAT32
     )
     output = open_weights(float32_gguf).tensor("embedding")  # SmolLM2's are tied
-    ours, theirs, difference = [], [], 0.0
+    ours, theirs, difference, far = [], [], 0.0, []
     for tokens in windows(lesson):
         answer = server.post("/embedding", {"content": tokens, "embd_normalize": -1})
         expected = torch.log_softmax(torch.tensor(answer[0]["embedding"]) @ output.T, dim=-1)
         actual = log_probabilities(model, tokens, chunk=100)
-        difference = max(difference, float((actual - expected).abs().max()))
+        apart = float((actual - expected).abs().max())
+        difference = max(difference, apart)
+        if apart > BOUND:
+            far.append((tokens, actual))
         ours.append(of_text(actual, tokens))
         theirs.append(of_text(expected, tokens))
     perplexities = [math.exp(-float(torch.cat(part).double().mean())) for part in (ours, theirs)]
@@ -108,7 +124,11 @@ def test_perplexity_of_the_lesson(
             f"llama.cpp {perplexities[1]:.4f}; largest difference of log-probabilities {difference:.1e}"
         )
     assert perplexities[0] == pytest.approx(perplexities[1], rel=0.005)
-    assert difference <= 1e-3
+    exact = in_float64(smollm2_gguf) if far else None
+    for tokens, actual in far:
+        with torch.no_grad():
+            expected = torch.log_softmax(exact(torch.tensor([tokens])).logits[0], dim=-1)
+        assert float((actual - expected).abs().max()) <= BOUND
 
 
 def test_the_servers_own_log_probabilities(
