@@ -22,7 +22,8 @@ from agentctx.commands.doctor import doctor
 from agentctx.commands.explain import explain
 from agentctx.commands.init import init
 from agentctx.commands.run import run
-from agentctx.commands.sessions import read_all
+from agentctx.commands.server_key import KEY_VARIABLE, server_key
+from agentctx.commands.sessions import SESSIONS_HELP, read_all
 from agentctx.commands.terminal import complain, err, out, write_whole
 from agentctx.errors import AgentctxError, UsageError
 
@@ -31,17 +32,16 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     name="agentctx",
-    help="Keep an LLM agent's prompts cache-friendly, and prove it.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
+app.command(short_help="Write an agentctx.toml to start from.")(init)
 app.add_typer(check.app)
-app.command()(explain)
-app.command()(doctor)
-app.command()(init)
-app.command()(run)
+app.command(short_help="Compare two requests: where they part, and why.")(explain)
+app.command(short_help="Replay recorded sessions on a live server.")(run)
+app.command(short_help="Say what a server is, and what it tells of its cache.")(doctor)
 
 
 class Format(StrEnum):
@@ -68,12 +68,20 @@ def _main(
         bool, typer.Option("--version", help="Print the version and exit.", callback=_version, is_eager=True)
     ] = False,
 ) -> None:
-    """Keep an LLM agent's prompts cache-friendly, and prove it."""
+    """Keep an LLM agent's prompts cache-friendly, and prove it.
+
+    A server keeps what it computed for a prompt and reuses it for the next one, as far as both begin alike: their common prefix. What an
+    agent changes in front of the newest message is paid again. These commands say where, why, and how much.
+
+    Start with a log of requests or a recorded session: `agentctx check log FILE`.
+
+    Exit codes: 0 clean, 1 findings, 2 usage, 3 could not evaluate.
+    """
 
 
 Files = Annotated[
     list[str] | None,
-    typer.Argument(metavar="FILE...", help="Recorded sessions, any known format; folders are walked."),
+    typer.Argument(metavar="FILE...", help=SESSIONS_HELP),
 ]
 PolicyOption = Annotated[
     list[str] | None,
@@ -81,20 +89,31 @@ PolicyOption = Annotated[
         "--policy",
         "-p",
         metavar="SPEC",
-        help="Policy to compare; give it several times. Default: five that agents use. `--list` describes all.",
+        help="What of the conversation the model reads in each turn; give it several times. Default: append-only, keep-last:5, "
+        "clear-results:5, window:10 and summarize-budget:8000. `--list` describes all.",
     ),
 ]
 CacheOption = Annotated[
     str | None,
-    typer.Option(metavar="SPEC", help="Cache model, such as paged:16 (default), radix:page=1, slot."),
+    typer.Option(
+        metavar="SPEC",
+        help="How the server's cache works, such as paged:16 (vLLM), radix (SGLang), slot (llama-server); `--list` describes all. "
+        "Default: paged:16.",
+    ),
 ]
 LayoutOption = Annotated[
-    str | None, typer.Option(metavar="NAME", help="Prompt layout and tokenizer. Default: chatml.")
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        help="How messages become a prompt: chatml (built in), a chat template's file, a GGUF or a model's folder. Default: chatml.",
+    ),
 ]
 ObserveOption = Annotated[
     str | None,
     typer.Option(
-        metavar="TARGET", help="Run every turn for real: on `engine` (bundled), or on a server's URL."
+        metavar="TARGET",
+        help="Run every turn for real: on `engine` (bundled), or on the server at a URL, as `agentctx run` does. A key is read from the "
+        f"environment variable {KEY_VARIABLE}.",
     ),
 ]
 FormatOption = Annotated[
@@ -102,17 +121,21 @@ FormatOption = Annotated[
 ]
 OutputOption = Annotated[
     Path | None,
-    typer.Option("--output", "-o", help="Write the result here; the table is printed all the same."),
+    typer.Option(
+        "--output", "-o", metavar="FILE", help="Write the result here; the table is printed all the same."
+    ),
 ]
 TurnsOption = Annotated[bool, typer.Option("--turns", help="Print every turn of every session and policy.")]
 JobsOption = Annotated[
     int | None,
-    typer.Option("--jobs", "-j", min=1, help="Processes. Default: one per core when there is much to do."),
+    typer.Option(
+        "--jobs", "-j", min=1, metavar="N", help="Processes. Default: one per core when there is much to do."
+    ),
 ]
 ListOption = Annotated[bool, typer.Option("--list", help="Describe policies and caches, and exit.")]
 
 
-@app.command()
+@app.command(short_help="Replay recorded sessions under history policies.")
 def compare(
     files: Files = None,
     policy: PolicyOption = None,
@@ -125,10 +148,12 @@ def compare(
     jobs: JobsOption = None,
     list_specs: ListOption = False,
 ) -> None:
-    """Replay recorded sessions under several history policies and compare what a cache reuses.
+    """Replay recorded sessions under several history policies, and compare how many tokens a cache reuses.
 
-    Exit code 0 when every file was compared, 1 when an observed turn was not as predicted, 3 when files could not be read (the
-    others are still compared).
+    A history policy says what of the conversation the model reads in each turn: all of it, the newest tool results, a summary.
+
+    Exit codes: 0 all was compared, 1 an observed turn was not as predicted, 2 usage, 3 files could not be read (the others are
+    compared all the same).
     """
     from agentctx.compare import DEFAULT_POLICIES, Comparison, Setting
     from agentctx.compare import compare as run
@@ -144,13 +169,13 @@ def compare(
     if sessions:
         with Progress(
             TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(),
-            console=err, transient=True,
+            console=err, transient=True, disable=not err.is_terminal,
         ) as progress:  # fmt: skip
             task = progress.add_task("replaying", total=len(sessions) * len(specs))
             done = run(
                 sessions,
                 specs,
-                Setting(cache, layout, observe),
+                Setting(cache, layout, observe, server_key()),
                 jobs=jobs,
                 on_done=lambda: progress.advance(task),
             )
@@ -158,21 +183,25 @@ def compare(
     notes = _notes(reports)
     title = _title(len(sessions), reports, observe)
     chosen = format or (_SUFFIX.get(output.suffix.lower(), Format.table) if output else Format.table)
-    text = _formatted(chosen, reports, title, notes)
     if chosen is not Format.table and output is None:
-        print(text, end="")
-    else:
+        print(_formatted(chosen, reports, title, notes), end="")
+    elif reports:
         _print_comparison(reports, title, notes, turns=turns)
     if output is not None:
-        write_whole(output, text)
+        write_whole(output, _formatted(chosen, reports, title, notes))
         out.print(f"wrote {output}", markup=False, highlight=False)
     for failure in done.failures:
         complain(failure)
     if failed or done.failures:
-        complain(f"{failed} files could not be read and {len(done.failures)} replays failed; see above")
+        parts = [_count(failed, "file", "could not be read"), _count(len(done.failures), "replay", "failed")]
+        complain(f"{' and '.join(filter(None, parts))}; see above")
         raise typer.Exit(3)
     if any(report.mismatches for report in reports):
         raise typer.Exit(1)
+
+
+def _count(number: int, what: str, how: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'} {how}" if number else ""
 
 
 def _title(sessions: int, reports: Sequence[SessionReport], observe: str | None) -> str:

@@ -11,11 +11,11 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from multiprocessing import get_context
 
 from agentctx.caches.registry import parse_cache
-from agentctx.errors import AgentctxError
+from agentctx.errors import AgentctxError, UsageError
 from agentctx.policies import parse_policy
 from agentctx.rendering import load_renderer
 from agentctx.replaying import Live, Replay, connect
@@ -55,12 +55,13 @@ class Setting:
     """What a comparison runs under: specs, so that worker processes can build their own.
 
     ``cache`` and ``layout``: ``paged:16`` and ``chatml`` without them, or what an observed server says of itself.
-    ``observe``: ``engine`` or a server's URL, on which every turn is run.
+    ``observe``: ``engine`` or a server's URL, on which every turn is run; ``api_key``: the server's.
     """
 
     cache: str | None = None
     layout: str | None = None
     observe: str | None = None
+    api_key: str | None = field(default=None, repr=False)
 
 
 def replay(session: Session, policy_spec: str, setting: Setting) -> SessionReport:
@@ -76,7 +77,7 @@ def replay(session: Session, policy_spec: str, setting: Setting) -> SessionRepor
 
 def _connected(setting: Setting) -> AbstractContextManager[Live]:
     assert setting.observe is not None
-    return connect(setting.observe, cache=setting.cache, layout=setting.layout)
+    return connect(setting.observe, cache=setting.cache, layout=setting.layout, api_key=setting.api_key)
 
 
 def _replay(session: Session, spec: str, setting: Setting, live: Live | None) -> SessionReport:
@@ -87,10 +88,7 @@ def _replay(session: Session, spec: str, setting: Setting, live: Live | None) ->
     else:
         live.forget()
         renderer, cache = live.renderer, live.cache
-    run = Replay(session, policy, renderer, cache, policy_name=spec, live=live)
-    for _ in run.turns():
-        pass
-    return run.report
+    return Replay(session, policy, renderer, cache, policy_name=spec, live=live).run()
 
 
 def compare(
@@ -104,7 +102,7 @@ def compare(
     """Replay every session under every policy. A session that fails under a policy does not stop the others.
 
     ``jobs``: processes (default: one per core when there is much to do). ``on_done`` is called after each replay.
-    Raises ``UsageError`` for a wrong spec before any work starts.
+    Raises ``UsageError`` for a wrong spec before any work starts, and where the setting fits no session.
     """
     setting = setting or Setting()
     for spec in policies:
@@ -137,6 +135,8 @@ def _attempt(
 ) -> SessionReport | Failure:
     try:
         return replay(session, spec, setting) if live is None else _replay(session, spec, setting, live)
+    except UsageError:  # the call is wrong, whatever the session: an engine without torch, a cache that it hasn't
+        raise
     except AgentctxError as error:
         return Failure(session.id, session.file, spec, error)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from agentctx.interchange.cache_control import newest_users
 from agentctx.messages import Request
 from agentctx.rendering.prompt import Prompt
 
@@ -27,12 +28,11 @@ def block_ends(prompt: Prompt) -> tuple[int, ...]:
     return tuple(ends)
 
 
-def marks_by_rule(prompt: Prompt, life: str | None = None, sent: int | None = None) -> Marks:
+def marks_by_rule(prompt: Prompt, life: str | None = None) -> Marks:
     """The markers that ``interchange.cache_control.with_markers`` places: last tool, system, the newest user message and the
-    one that was newest in the request before (``sent``: how many messages that had).
+    one that was newest in the request before.
     """
-    request = prompt.request
-    wanted = _marked_items(request, sent)
+    wanted = _marked_items(prompt.request)
     ends: dict[tuple[bool, int], int] = {}
     for span in prompt.spans:
         if span.item is not None:
@@ -41,15 +41,12 @@ def marks_by_rule(prompt: Prompt, life: str | None = None, sent: int | None = No
     return tuple((end, life) for end in places)
 
 
-def _marked_items(request: Request, sent: int | None) -> list[tuple[bool, int]]:
+def _marked_items(request: Request) -> list[tuple[bool, int]]:
     """(is a tool, index) of the items that carry a marker."""
     messages = request.messages
     wanted: list[tuple[bool, int]] = [(True, len(request.tools) - 1)] if request.tools else []
     wanted += [(False, 0)] if messages and messages[0].role == "system" else []
-    if sent is None:
-        replies = [index for index, message in enumerate(messages) if message.role == "assistant"]
-        sent = replies[-1] if replies else 0
     # Results of calls are user messages to this API.
-    given = [index for index, message in enumerate(messages) if message.role in ("user", "tool")]
-    before = [index for index in given if index < sent]
-    return wanted + [(False, index) for index in {*given[-1:], *before[-1:]}]
+    users = [index for index, message in enumerate(messages) if message.role in ("user", "tool")]
+    replies = [index for index, message in enumerate(messages) if message.role == "assistant"]
+    return wanted + [(False, index) for index in newest_users(users, replies)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from agentctx.caches.model import PLAIN, Arrival, Prediction
+from agentctx.errors import AgentctxError
 from agentctx.rendering.prompt import TokenIds
 from agentctx_engine.memory.prefix_cache import CacheStats, Match, PrefixCache
 
@@ -33,10 +34,16 @@ class PrefixCacheModel:
         return (self._unlimited or self._cache).match(token_ids, salt=arrival.salt).hit_tokens
 
     def commit(self, token_ids: TokenIds, reply_ids: TokenIds, arrival: Arrival = PLAIN) -> Prediction:
+        """As every model does. Raises ``AgentctxError``, and changes nothing, where the cache is too small for the prompt."""
+        try:
+            lease = self._cache.commit(token_ids, salt=arrival.salt)
+        except MemoryError as error:
+            raise AgentctxError(
+                f"the cache {self._name} is too small for a prompt of {len(token_ids):,} tokens; give it a larger capacity"
+            ) from error
+        self._cache.release(lease, reply_ids)
         if self._unlimited is not None:
             self._unlimited.release(self._unlimited.commit(token_ids, salt=arrival.salt), reply_ids)
-        lease = self._cache.commit(token_ids, salt=arrival.salt)
-        self._cache.release(lease, reply_ids)
         return prediction_of(lease.match)
 
     def stats(self) -> CacheStats:

@@ -51,14 +51,14 @@ class AutomaticCache:
         self._texts: list[_Text] = []
 
     def predict(self, token_ids: TokenIds, arrival: Arrival = PLAIN) -> Prediction:
-        return self._prediction(token_ids, arrival, forget=True)
+        return self._prediction(pack(token_ids), arrival)
 
     def without_limits(self, token_ids: TokenIds, arrival: Arrival = PLAIN) -> int:
-        return self._prediction(token_ids, arrival, forget=False).cached
+        return self._prediction(pack(token_ids), replace(arrival, at=None)).cached
 
     def commit(self, token_ids: TokenIds, reply_ids: TokenIds, arrival: Arrival = PLAIN) -> Prediction:
-        prediction = self.predict(token_ids, arrival)
         text = pack(token_ids)
+        prediction = self._prediction(text, arrival)
         # The prompt alone: whether replies can be read is not documented.
         self._texts = [
             known for known in self._texts if known.salt != arrival.salt or not text.startswith(known.text)
@@ -67,15 +67,14 @@ class AutomaticCache:
         self._texts.append(_Text(text, arrival.salt, until))
         return prediction
 
-    def _prediction(self, token_ids: TokenIds, arrival: Arrival, *, forget: bool) -> Prediction:
-        text = pack(token_ids)
+    def _prediction(self, text: bytes, arrival: Arrival) -> Prediction:
         total = len(text) // TOKEN_BYTES
         known = alive = 0
         for other in self._texts:
             if other.salt == arrival.salt:
                 equal = common_tokens(other.text, text)
                 known = max(known, equal)
-                if not forget or arrival.at is None or arrival.at <= other.until:
+                if arrival.at is None or arrival.at <= other.until:
                     alive = max(alive, equal)
         cached = self._counted(min(alive, max(0, total - 1)))
         expired = max(0, self._counted(min(known, max(0, total - 1))) - cached)
@@ -126,27 +125,30 @@ class MarkedCache:
 
     def predict(self, token_ids: TokenIds, arrival: Arrival = PLAIN) -> Prediction:
         arrival = self._placed(token_ids, arrival)
-        digests = self._digests(token_ids, arrival)
-        cached = self._read(digests, arrival, forget=True)
-        found = self._read(digests, arrival, forget=False)
-        known = max((end for end, digest in digests if digest in self._entries), default=0)
+        return self._prediction(len(token_ids), self._digests(token_ids, arrival), arrival)
+
+    def _prediction(self, total: int, blocks: list[tuple[int, bytes]], arrival: Arrival) -> Prediction:
+        cached = self._read(blocks, arrival)
+        found = self._read(blocks, replace(arrival, at=None))
+        known = max((end for end, digest in blocks if digest in self._entries), default=0)
         return Prediction(
             cached,
             _lost(
                 ("expired", found - cached),
                 ("no-marker-in-reach", max(0, known - found)),
-                ("first-difference", len(token_ids) - max(known, found)),
+                ("first-difference", total - max(known, found)),
             ),
         )
 
     def without_limits(self, token_ids: TokenIds, arrival: Arrival = PLAIN) -> int:
-        arrival = self._placed(token_ids, arrival)
-        return self._read(self._digests(token_ids, arrival), arrival, forget=False)
+        arrival = self._placed(token_ids, replace(arrival, at=None))
+        return self._read(self._digests(token_ids, arrival), arrival)
 
     def commit(self, token_ids: TokenIds, reply_ids: TokenIds, arrival: Arrival = PLAIN) -> Prediction:
         arrival = self._placed(token_ids, arrival)
-        prediction = self.predict(token_ids, arrival)
-        digests = dict(self._digests(token_ids, arrival))
+        blocks = self._digests(token_ids, arrival)
+        prediction = self._prediction(len(token_ids), blocks, arrival)
+        digests = dict(blocks)
         now = arrival.at
         if prediction.cached:
             entry = self._entries[digests[prediction.cached]]
@@ -181,17 +183,18 @@ class MarkedCache:
             found.append((end, running.digest()))
         return found
 
-    def _read(self, digests: list[tuple[int, bytes]], arrival: Arrival, *, forget: bool) -> int:
-        places = {end: index for index, (end, _) in enumerate(digests)}
+    def _read(self, blocks: list[tuple[int, bytes]], arrival: Arrival) -> int:
+        """Tokens of the longest entry that a marker finds. Without a time none has expired."""
+        places = {end: index for index, (end, _) in enumerate(blocks)}
         reach = self.provider.lookback_blocks or 1
         best = 0
         for end, _ in arrival.markers[: self.provider.max_markers]:
             last = places.get(end)
             if last is None:
                 continue
-            for tokens, digest in reversed(digests[max(0, last + 1 - reach) : last + 1]):
+            for tokens, digest in reversed(blocks[max(0, last + 1 - reach) : last + 1]):
                 entry = self._entries.get(digest)
-                if entry is not None and (not forget or arrival.at is None or arrival.at <= entry.until):
+                if entry is not None and (arrival.at is None or arrival.at <= entry.until):
                     best = max(best, tokens)
                     break
         return best

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from agentctx.commands.sessions import read_all
+from agentctx.commands.server_key import KEY_VARIABLE, server_key
+from agentctx.commands.sessions import SESSIONS_HELP, read_all
 from agentctx.commands.terminal import complain, out
 from agentctx.errors import AgentctxError
 
@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from agentctx.replaying import Live
     from agentctx.reports.turn import SessionReport
     from agentctx.traces import Session
-
-KEY_VARIABLE = "AGENTCTX_API_KEY"
 
 
 class FailOn(StrEnum):
@@ -28,38 +26,63 @@ class FailOn(StrEnum):
 
 
 def run(
-    files: Annotated[
-        list[str], typer.Argument(metavar="SESSION...", help="Recorded sessions, any known format.")
-    ],
+    files: Annotated[list[str], typer.Argument(metavar="SESSION...", help=SESSIONS_HELP)],
     backend: Annotated[
         str,
         typer.Option(
             "--backend",
             "-b",
             metavar="URL",
-            help=f"A llama-server's or OpenAI-style server's address (key: {KEY_VARIABLE}), or `engine`.",
+            help="What runs the turns: a llama-server's address, an OpenAI-style server's, which ends with /v1, or `engine` (bundled). "
+            f"A key is read from the environment variable {KEY_VARIABLE}.",
         ),
     ],
     policy: Annotated[
-        str, typer.Option("--policy", "-p", metavar="SPEC", help="History policy.")
+        str,
+        typer.Option(
+            "--policy",
+            "-p",
+            metavar="SPEC",
+            help="What of the conversation the model reads in each turn; `agentctx compare --list` describes all.",
+        ),
     ] = "append-only",
     cache: Annotated[
-        str | None, typer.Option(metavar="SPEC", help="Cache model. Default: what the server says of itself.")
+        str | None,
+        typer.Option(
+            metavar="SPEC",
+            help="How the server's cache works; `agentctx compare --list` describes all. Default: what a llama-server says of "
+            "itself, else paged:16.",
+        ),
     ] = None,
     layout: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="Prompt layout or file. Default: the server's own template."),
+        typer.Option(
+            metavar="NAME",
+            help="How messages become a prompt: chatml (built in), a chat template's file, a GGUF or a model's folder. Default: a "
+            "llama-server's own template, else chatml.",
+        ),
     ] = None,
-    slot: Annotated[int | None, typer.Option(min=0, help="Pin all turns to this llama-server slot.")] = None,
+    slot: Annotated[
+        int | None,
+        typer.Option(
+            min=0, metavar="N", help="Send all turns to this slot of a llama-server. Default: it chooses."
+        ),
+    ] = None,
     fail_on: Annotated[
-        FailOn, typer.Option("--fail-on", help="What makes the exit code 1.")
+        FailOn,
+        typer.Option(
+            "--fail-on",
+            help="What makes the exit code 1: turns whose cached tokens aren't the predicted ones, or nothing.",
+        ),
     ] = FailOn.nothing,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
 ) -> None:
-    """Replay recorded sessions on a live server, turn by turn, with predicted and observed columns.
+    """Replay recorded sessions on a live server: how many tokens of each prompt came out of its cache, beside how many were predicted.
 
-    Each turn is really sent and answered with one token; the recorded reply takes the answer's place. Exit codes: 0 clean, 1 a
-    turn was not as predicted (with --fail-on mismatch), 2 usage, 3 could not evaluate (no answer, no reported count).
+    Each turn is really sent and answered with one token; the recorded reply takes the answer's place.
+
+    Exit codes: 0 clean, 1 a turn was not as predicted (with --fail-on mismatch), 2 usage, 3 could not evaluate (no answer, no
+    reported count).
     """
     from agentctx.policies import parse_policy
     from agentctx.replaying import connect
@@ -68,9 +91,7 @@ def run(
     parse_policy(policy)
     sessions, failed = read_all(files)
     reports: list[SessionReport] = []
-    with connect(
-        backend, cache=cache, layout=layout, slot=slot, api_key=os.environ.get(KEY_VARIABLE)
-    ) as live:
+    with connect(backend, cache=cache, layout=layout, slot=slot, api_key=server_key()) as live:
         for session in sessions:
             report = _replayed(session, policy, live)
             failed += report is None
@@ -94,15 +115,12 @@ def _replayed(session: Session, policy: str, live: Live) -> SessionReport | None
 
     try:
         live.forget()
-        replay = Replay(
+        return Replay(
             session, parse_policy(policy), live.renderer, live.cache, policy_name=policy, live=live
-        )
-        for _ in replay.turns():
-            pass
+        ).run()
     except AgentctxError as error:
         complain(f"{session.file}: session {session.id}: {error}")
         return None
-    return replay.report
 
 
 def _show(report: SessionReport, live: Live) -> None:

@@ -10,6 +10,11 @@ from agentctx.errors import InputError
 if TYPE_CHECKING:
     from agentctx.traces import Session
 
+SESSIONS_HELP = (
+    "Recorded sessions of agents (Claude Code, Codex, SWE-agent, OpenHands, request logs, …), plain, gzip or zstd; "
+    "folders are walked."
+)
+
 
 def read_all(files: list[str]) -> tuple[list[Session], int]:
     """The sessions of all files, and how many files could not be read: why is said on standard error."""

@@ -8,7 +8,7 @@ written, so the look-back is never needed, however long the turn was.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 Life = Literal["5m", "1h"]
@@ -40,18 +40,24 @@ def with_markers(
     return result
 
 
-def _places(messages: list[dict[str, Any]], sent: int | None) -> list[int]:
-    """The newest user message, and the one that was newest in the request before."""
-    markable = [
-        index
-        for index, message in enumerate(messages)
-        if message["role"] == "user" and any(map(_can_carry, message["content"]))
-    ]
+def newest_users(users: Sequence[int], replies: Sequence[int], sent: int | None = None) -> list[int]:
+    """Of user messages that can carry a marker: the newest one, and the one that was newest in the request before.
+
+    ``users``, ``replies``: their indices and those of the assistant messages, in order. ``sent``: as of ``with_markers``.
+    """
     if sent is None:
-        replies = [index for index, message in enumerate(messages) if message["role"] == "assistant"]
         sent = replies[-1] if replies else 0
-    before = [index for index in markable if index < sent]
-    return sorted({*markable[-1:], *before[-1:]})
+    before = [index for index in users if index < sent]
+    return sorted({*users[-1:], *before[-1:]})
+
+
+def _places(messages: list[dict[str, Any]], sent: int | None) -> list[int]:
+    users, replies = (
+        [index for index, message in enumerate(messages) if message["role"] == role]
+        for role in ("user", "assistant")
+    )
+    markable = [index for index in users if any(map(_can_carry, messages[index]["content"]))]
+    return newest_users(markable, replies, sent)
 
 
 def _blocks(content: Any) -> list[dict[str, Any]]:

@@ -29,7 +29,7 @@ from agentctx.traces import Session
 
 
 class Replay:
-    """Runs once: :meth:`turns` gives each turn when it is over, :attr:`report` all of them.
+    """Runs once: :meth:`turns` gives each turn when it is over, :attr:`report` all of them; :meth:`run` does both.
 
     ``session``: the recording; one that breaks the chat protocol was refused when it was read. ``cache``: advanced turn by
     turn, so give a fresh one, or with a server the one that stands for it. Without ``live`` the recorded reply counts as
@@ -77,6 +77,12 @@ class Replay:
                 yield report
             history.append(message)
 
+    def run(self) -> SessionReport:
+        """Run all turns. Raises as :meth:`turns` does."""
+        for _ in self.turns():
+            pass
+        return self.report
+
     @property
     def report(self) -> SessionReport:
         """The turns so far."""
@@ -106,26 +112,22 @@ class Replay:
         arrival = self._arrival(prompt)
         account = self._ledger.account(prompt)
         rounded = self.cache.without_limits(prompt.token_ids, arrival)
-        prediction = self.cache.predict(prompt.token_ids, arrival)
+        completion, generated = (None, reply_ids) if self.live is None else self._serve(self.live, prompt)
+        served = self.cache.commit(prompt.token_ids, generated, arrival)
         # What other conversations left on the server isn't counted as lost by this one.
-        rounded = min(rounded, max(account.ideal, prediction.cached))
+        rounded = min(rounded, max(account.ideal, served.cached))
         report = predicted_turn(
-            len(self._turns) + 1, turn, prompt, account, rounded=rounded, predicted=prediction.cached
+            len(self._turns) + 1, turn, prompt, account, rounded=rounded, predicted=served.cached
         )
         report = replace(report, reply=len(reply_ids), asked=asked, asked_reused=asked_reused)
-        if self.live is None:
-            self.cache.commit(prompt.token_ids, reply_ids, arrival)
-            self._ledger.commit(prompt, reply_ids, message)
-            return report
-        completion, generated = self._serve(self.live, prompt)
-        served = self.cache.commit(prompt.token_ids, generated, arrival)
-        if self.live.reads_replies:
-            self._read(self.live, prompt, reply_ids)
-            self._ledger.commit(prompt, reply_ids, message)
-        else:
+        if self.live is not None and not self.live.reads_replies:
             kept = common_prefix_length(generated, reply_ids)
             self._ledger.commit(prompt, reply_ids[:kept])
-        return observed_turn(report, served, completion)
+        else:
+            if self.live is not None:
+                self._read(self.live, prompt, reply_ids)
+            self._ledger.commit(prompt, reply_ids, message)
+        return report if completion is None else observed_turn(report, served, completion)
 
     def _fits(self, prompt: Prompt, reply_ids: TokenIds) -> bool:
         """Whether the server's context has room for the prompt and its reply; a note says where the replay stopped."""
