@@ -77,11 +77,13 @@ def _named(name: str, tokenizer: str | None) -> Target:
         return Target(
             name=name, overlooks=_ANTHROPIC if name == "anthropic" else frozenset(), provider=provider
         )
-    from agentctx.rendering.load import load_renderer
+    from agentctx.rendering.load import is_path, load_renderer
 
     try:
         renderer = load_renderer(name, tokenizer=tokenizer)
     except UsageError as error:
+        if is_path(name):
+            raise UsageError(f"target {name!r}: {error}") from None
         known = ", ".join(entry.id for entry in providers())
         raise UsageError(
             f"unknown target {name!r}; known: as-sent, {known}, or a renderer ({error})"
