@@ -294,7 +294,7 @@ def test_a_step_that_can_not_be_written_is_not_taken(path: Path) -> None:
         assert journal is not None
         file = journal._file
         journal._file = FullDisk(file, 30)  # type: ignore[assignment]
-        with pytest.raises(HistoryError, match="No space left on device"):
+        with pytest.raises(HistoryError, match="could not be written: No space left on device"):
             history.user("lost")
         assert (history.checkpoint(), path.read_bytes()) == (before, data)
         journal._file = file

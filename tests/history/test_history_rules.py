@@ -129,6 +129,20 @@ def test_drafts_may_change() -> None:
     assert len(history) == 6
 
 
+@pytest.mark.parametrize("at", [5, 6, 7, 8])
+def test_one_draft_changes_and_its_neighbours_stay(at: int) -> None:
+    history = conversation()
+    for text in ("a", "b", "c", "d"):
+        history.user(text)
+    before = list(history)
+    other = Message(role="user", content="other")
+    history[at] = other
+    assert list(history) == [*before[:at], other, *before[at + 1 :]]
+    del history[at]
+    assert list(history) == list(history.visible) == [*before[:at], *before[at + 1 :]]
+    assert history.origins == tuple(range(8))
+
+
 def test_the_head_can_not_be_edited_even_before_it_is_sent() -> None:
     history = History("s", pinned=["p"])
     with pytest.raises(HistoryError, match=r"messages\[1\] \(user\).*build a new History"):
@@ -299,6 +313,27 @@ def test_a_compaction_is_recorded_and_opens_an_epoch() -> None:
     assert dict(history.fates) == dict.fromkeys((2, 3, 4, 5), "summarized")
     assert len(history.messages) == 7, "the log keeps every message"
     assert history.events == (event,)
+
+
+def test_several_splices_rewrite_from_the_first_on() -> None:
+    history = conversation()
+    history.assistant("done")
+    history.user("next")
+    history.request()
+    stubs = [Message(role="user", content=text) for text in ("one", "two")]
+    event = history.compact("summarized", [Splice(5, 6, (stubs[1],)), Splice(1, 2, (stubs[0],))])
+    assert (event.rewrites_at, history.sent, history.epoch) == (1, 1, 1)
+    assert [splice.start for splice in event.splices] == [1, 5]
+    assert [message.text for message in history.visible] == [
+        "You are an agent.",
+        "one",
+        "",
+        "alpha",
+        "beta",
+        "two",
+        "next",
+    ]
+    assert history.origins == (0, 1, 2, 3, 4, -1, 6)
 
 
 def test_a_compaction_of_what_was_never_sent_opens_no_epoch() -> None:

@@ -92,15 +92,18 @@ def _judge(mutant: Mutant, tests: list[str], reached: Reached, copy: Path) -> Ju
 def _tests_for(mutant: Mutant, reached: Reached, budget: float) -> list[str]:
     """The tests that run the statement, the quickest first, as many as fit.
 
-    What runs at import is judged by the tests of its module; where no test runs a function of that, by all.
+    What runs at import is judged by all tests, those first that run something of its module.
     """
     by_line = reached.tests.get(str(mutant.file), {})
     lines = statement_lines(mutant.file.read_text("utf-8"), mutant.position[0])
     found = {test for line in lines for test in by_line.get(line, ())}
+    near = found
     if not found and any(line in by_line for line in lines):
-        found = {test for tests in by_line.values() for test in tests} or set(reached.seconds)
+        near = {test for tests in by_line.values() for test in tests}
+        found = set(reached.seconds)
+        budget *= 2
     chosen, spent = [], 0.0
-    for test in sorted(found, key=lambda test: (reached.seconds[test], test)):
+    for test in sorted(found, key=lambda test: (test not in near, reached.seconds[test], test)):
         spent += reached.seconds[test]
         if chosen and spent > budget:
             break
