@@ -1,17 +1,22 @@
 """Byte-level BPE out of tokens and merges, run by tiktoken where tiktoken gives the same.
 
-A merge list says which *pairs* may merge; tiktoken merges any two neighbours whose bytes together are a token. The two agree when every
-token is what merging its own bytes gives (``is_canonical``): a stretch of text that ends up as one token was, just before, split in
-the one way that its merge names. Vocabularies for which that fails are merged here, pair by pair.
+A merge list says which *pairs* may merge; tiktoken merges any two neighbours whose bytes together are a token. Where the two may differ
+(``last_merges`` tells), the vocabulary is merged here, pair by pair.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from array import array
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, AnyStr
+
+import numpy as np
+import numpy.typing as npt
 
 from agentctx.errors import RenderError
+from agentctx.rendering.last_merges import last_merges
 from agentctx.rendering.pretokenizers import PreTokenizer
 
 if TYPE_CHECKING:
@@ -29,91 +34,85 @@ def byte_letters() -> dict[str, int]:
 
 
 _LETTERS = byte_letters()
+_NO_BYTE = 0xFFFD
+# Each letter's byte, as a character; other characters of the range stand for none, and those above it are no Latin-1 anyway.
+_BYTES = dict.fromkeys(range(512), _NO_BYTE) | {ord(letter): value for letter, value in _LETTERS.items()}
 
 
 def token_bytes(text: str) -> bytes | None:
     """The bytes that a byte-level token stands for; ``None`` when its text is not written in byte letters."""
     try:
-        return bytes([_LETTERS[letter] for letter in text])
-    except KeyError:
+        return text.translate(_BYTES).encode("latin-1")
+    except UnicodeEncodeError:
         return None
 
 
-def split_merges(merges: Sequence[str]) -> list[tuple[bytes, bytes]]:
-    """Merges in order as pairs of bytes; a merge that is not written in byte letters can never apply and is left out."""
-    pairs = []
-    for merge in merges:
-        left, _, right = merge.partition(" ") if merge[:1] != " " else (" ", "", merge[2:])
-        a, b = token_bytes(left), token_bytes(right)
-        if a and b:
-            pairs.append((a, b))
-    return pairs
-
-
 class Merges:
-    """A merge list, indexed."""
+    """A merge list. The 256 bytes and whatever else it names are numbered.
 
-    def __init__(self, pairs: Sequence[tuple[bytes, bytes]]) -> None:
-        self.rank: dict[tuple[bytes, bytes], int] = {}
-        self.made: dict[bytes, tuple[int, bytes, bytes]] = {}
-        for rank, pair in enumerate(pairs):
-            self.rank.setdefault(pair, rank)
-            self.made.setdefault(pair[0] + pair[1], (rank, *pair))
+    ``tokens``: bytes by number. ``left``/``right``/``made``: what each merge joins and what it makes, by number, int32, shape [merges].
+    """
 
-    def is_canonical(self) -> bool:
-        """Whether merging each token's own bytes gives that token, so that tiktoken's rule gives what the pairs give."""
-        made = self.made
-        for rank, left, right in made.values():
-            if len(left) > 1 and (left not in made or made[left][0] >= rank):
-                return False
-            if len(right) > 1 and (right not in made or made[right][0] >= rank):
-                return False
-            if self._crossed(left, right, rank):
-                return False
-        return True
+    def __init__(self, pairs: Iterable[tuple[bytes, bytes]]) -> None:
+        self.tokens, numbers = _numbered([bytes([value]) for value in range(256)], pairs)
+        self.left, self.right, self.made = numbers
 
-    def _crossed(self, left: bytes, right: bytes, limit: int) -> bool:
-        """Whether some merge joins an end of ``left`` with a beginning of ``right`` before merge ``limit`` joins the two whole.
+    @classmethod
+    def written(cls, merges: Iterable[str | Sequence[str]]) -> Merges:
+        """From merges in byte letters, as two texts or with a space between; one that is written otherwise can never apply and is left out.
 
-        The end pieces that ``left`` shows while it is being built each live from the merge that makes them to the merge that uses them
-        up; the same holds for the beginnings of ``right``. A pair that lives at the time of its own merge would be taken.
+        Raises ``ValueError`` for what are no two texts.
         """
-        rights = self._spine(right, limit, first=True)
-        for end, born, used in self._spine(left, limit, first=False):
-            for beginning, born_too, used_too in rights:
-                rank = self.rank.get((end, beginning), limit)
-                # Of equal merges the leftmost goes first: inside ``left`` before the crossing, the crossing before inside ``right``.
-                if max(born, born_too) < rank < used and rank <= used_too and rank < limit:
-                    return True
-        return False
+        pairs = (merge.split(" ", 1) if isinstance(merge, str) else merge for merge in merges)
+        letters = sorted(_LETTERS, key=_LETTERS.__getitem__)
+        texts, numbers = _numbered(letters, pairs)
+        made = cls(())
+        made.tokens = [token_bytes(text) or b"" for text in texts]
+        known = np.fromiter(map(bool, made.tokens), dtype=np.bool_, count=len(texts))
+        made.left, made.right, made.made = numbers[:, known[numbers[0]] & known[numbers[1]]]
+        return made
 
-    def _spine(self, token: bytes, used: int, *, first: bool) -> list[tuple[bytes, int, int]]:
-        pieces = []
-        while True:
-            made = self.made.get(token) if len(token) > 1 else None
-            if made is None:
-                pieces.append((token, -1, used))
-                return pieces
-            pieces.append((token, made[0], used))
-            used, token = made[0], made[1] if first else made[2]
+    @cached_property
+    def rank(self) -> dict[tuple[bytes, bytes], int]:
+        """Place of each pair in the list."""
+        found: dict[tuple[bytes, bytes], int] = {}
+        for place, (left, right) in enumerate(zip(self.left.tolist(), self.right.tolist(), strict=True)):
+            found.setdefault((self.tokens[left], self.tokens[right]), place)
+        return found
+
+    def ranked(self) -> list[bytes] | None:
+        """Tokens by the rank with which tiktoken merges like this list, the 256 bytes first. ``None`` when there may be no such ranks."""
+        lengths = np.fromiter(map(len, self.tokens), dtype=np.int32, count=len(self.tokens))
+        last = last_merges(self.left, self.right, self.made, lengths)
+        if last is None:
+            return None
+        known = np.flatnonzero(last < len(self.made))
+        return [self.tokens[number] for number in known[last[known].argsort(kind="stable")].tolist()]
+
+
+def _numbered(
+    tokens: Iterable[AnyStr], pairs: Iterable[Sequence[AnyStr]]
+) -> tuple[list[AnyStr], npt.NDArray[np.int32]]:
+    """The tokens and what the pairs name beside them, and the numbers of each pair's parts and of both together, shape [3, pairs]."""
+    numbers = {token: number for number, token in enumerate(tokens)}
+    number, found = numbers.setdefault, array("i")
+    for left, right in pairs:
+        found.append(number(left, len(numbers)))
+        found.append(number(right, len(numbers)))
+        found.append(number(left + right, len(numbers)))
+    return list(numbers), np.array(found, dtype=np.int32).reshape(-1, 3).T
 
 
 def encode_with_tiktoken(
-    name: str, ids: Mapping[bytes, int], merges: Merges, pattern: str
+    name: str, ids: Mapping[bytes, int], ranked: Sequence[bytes], pattern: str
 ) -> tuple[tiktoken.Encoding, EncodeText]:
-    """An ``Encoding`` whose ranks are the merge order, and an encoder that gives the vocabulary's own ids."""
-    import numpy as np
+    """An ``Encoding`` of tokens by rank, the 256 bytes first, and an encoder that gives the vocabulary's own ids."""
     import tiktoken
 
-    singles = [bytes([value]) for value in range(256)]
-    ranked = [*singles, *(token for token in merges.made if token in ids)]
     own = np.array([ids.get(token, -1) for token in ranked], dtype=np.int64)
-    encoding = tiktoken.Encoding(
-        name=name,
-        pat_str=pattern,
-        mergeable_ranks={token: rank for rank, token in enumerate(ranked)},
-        special_tokens={},
-    )
+    ranks = {token: rank for rank, token in enumerate(ranked)}
+    encoding = tiktoken.Encoding(name=name, pat_str=pattern, mergeable_ranks=ranks, special_tokens={})
+    ranks.clear()  # it has made tables of its own
     every_byte_known = bool((own[:256] >= 0).all())
 
     def encode(text: str) -> list[int]:
@@ -187,18 +186,16 @@ def merge_pieces(pieces: list[bytes], rank: Mapping[tuple[bytes, bytes], int]) -
     return [piece for piece in alive if piece is not None]
 
 
-def byte_level_encoder(
-    name: str, ids: Mapping[bytes, int], merges: Sequence[tuple[bytes, bytes]], cut: PreTokenizer
-) -> EncodeText:
+def byte_level_encoder(name: str, ids: Mapping[bytes, int], merges: Merges, cut: PreTokenizer) -> EncodeText:
     """The fastest encoder that is exact for the vocabulary.
 
     ``ids``: token bytes to id, without special tokens. Raises ``RenderError`` when there are neither tokens nor merges.
     """
     if not ids:
         raise RenderError(f"{name}: the vocabulary holds no byte-level tokens")
-    index = Merges(merges)
-    whole_words_only = cut.ignore_merges and any(len(token) > 1 and token not in index.made for token in ids)
-    unmade = any(token not in ids for token in index.made)
-    if cut.pattern is not None and not whole_words_only and not unmade and index.is_canonical():
-        return encode_with_tiktoken(name, ids, index, cut.pattern)[1]
-    return PairMerger(ids, index, cut)
+    ranked = merges.ranked() if cut.pattern is not None else None
+    if cut.pattern is None or ranked is None or any(token not in ids for token in ranked[256:]):
+        return PairMerger(ids, merges, cut)
+    if cut.ignore_merges and sum(len(token) > 1 for token in ids) > len(ranked) - 256:
+        return PairMerger(ids, merges, cut)  # some tokens are words that merging doesn't give
+    return encode_with_tiktoken(name, ids, ranked, cut.pattern)[1]

