@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -28,7 +28,7 @@ from agentctx.messages import MediaPart, Message, Request, Tool
 from agentctx.rendering.growing import Grown
 from agentctx.rendering.layout import Block, Piece, Run, Special, encode_block
 from agentctx.rendering.prompt import Prompt, Span, TokenIds, Zone
-from agentctx.rendering.spans import common_start, zone_of
+from agentctx.rendering.spans import common_start, rezoned, zone_of
 from agentctx.rendering.tokenizer import CharStarts, Tokenizer, embedded_tokenizer
 
 START, SEP, END = Special("<|im_start|>"), Special("<|im_sep|>"), Special("<|im_end|>")
@@ -112,22 +112,17 @@ class _Output:
     def place(self) -> tuple[int, int, int]:
         return (self.token, self.char, len(self.spans))
 
-    def take(self, previous: Prompt, tokens: Grown, places: tuple[tuple[int, int, int], ...]) -> None:
-        """Begin with what stands before the last of the places."""
+    def take(
+        self, previous: Prompt, tokens: Grown, places: tuple[tuple[int, int, int], ...], request: Request
+    ) -> None:
+        """Begin with what stands before the last of the places, in the zones of ``request``."""
         self.places = list(places)
         self.token, self.char, count = places[-1]
         self._before, self._kept = tokens, self.token
         self.texts.append(previous.text[: self.char])
-        self.spans = list(previous.spans[:count])
-
-    def rezone(self, request: Request, index: int) -> None:
-        """The notes of the newest message are the tail, and log once another message follows: the zone of the last one taken."""
-        if index < 0 or not request.messages[index].notes:
-            return
-        zone: Zone = "tail" if index == len(request.messages) - 1 else zone_of(request, index)
-        for place in range(self.places[index][2], len(self.spans)):
-            if self.spans[place].field == "note":
-                self.spans[place] = replace(self.spans[place], zone=zone)
+        last = places[-2][2] if len(places) > 1 else 0  # only the last message taken can change its zone
+        self.spans = list(previous.spans[:last])
+        self.spans += rezoned(previous.spans[last:count], previous.request, request)
 
     def tokens(self) -> Grown:
         """All tokens, those that were taken over first."""
@@ -176,8 +171,7 @@ class ChatMLRenderer:
         kept = self._kept(request, previous)
         out = _Output()
         if kept is not None and previous is not None and isinstance(previous.state, _State):
-            out.take(previous, previous.state.tokens, previous.state.places[: kept + 1])
-            out.rezone(request, kept - 1)
+            out.take(previous, previous.state.tokens, previous.state.places[: kept + 1], request)
         else:
             kept = self._lead(request)
             if kept:

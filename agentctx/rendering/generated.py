@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from agentctx.rendering.incremental import common_text_length
 from agentctx.rendering.prompt import Prompt, Span, TokenIds
 from agentctx.rendering.spans import common_start
 from agentctx.rendering.tokenizer import CharStarts, Tokenizer
@@ -65,7 +66,7 @@ def continued(prompt: Prompt, sent: Sent, tokenizer: Tokenizer) -> Continued:
     server cut it off, and behind that an end token follows.
     """
     if not prompt.text.startswith(sent.text):
-        return Continued(prompt, _first_difference(prompt.text, sent.text))
+        return Continued(prompt, common_text_length(prompt.text, sent.text))
     rest, rest_starts = tokenizer.encode_placed(prompt.text[len(sent.text) :])
     ids = np.concatenate((sent.token_ids, rest))
     if np.array_equal(ids, prompt.token_ids):
@@ -75,17 +76,6 @@ def continued(prompt: Prompt, sent: Sent, tokenizer: Tokenizer) -> Continued:
         prompt, token_ids=ids, spans=_moved_spans(prompt, starts, sent), starts=starts, state=None
     )
     return Continued(moved, None)
-
-
-def _first_difference(left: str, right: str) -> int:
-    low, high = 0, min(len(left), len(right))
-    while low < high:
-        middle = (low + high + 1) // 2
-        if left[low:middle] == right[low:middle]:
-            low = middle
-        else:
-            high = middle - 1
-    return low
 
 
 def _moved_spans(prompt: Prompt, starts: CharStarts, sent: Sent) -> tuple[Span, ...]:

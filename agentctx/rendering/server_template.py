@@ -199,7 +199,6 @@ class _State:
     renderer: ServerTemplateRenderer
     own: Prompt | None
     encoded: Encoded
-    changes: tuple[ServerChange, ...]
 
 
 class ServerTemplateRenderer:
@@ -219,8 +218,11 @@ class ServerTemplateRenderer:
         return self.tokenizer.count(text)
 
     def changes_of(self, prompt: Prompt) -> tuple[ServerChange, ...]:
-        """What the server changed in this prompt; nothing when its text is the template's own."""
-        return prompt.state.changes if isinstance(prompt.state, _State) else ()
+        """What the server changed in this prompt; nothing when its text is the template's own. Renders once for each known change."""
+        state = prompt.state
+        if not isinstance(state, _State) or (state.own is not None and state.own.text == prompt.text):
+            return ()
+        return recognise(state.renderer.own, prompt.request, prompt.text)
 
     def render(self, request: Request, previous: Prompt | None = None) -> Prompt:
         """Render with the generation prompt at the end. Raises what ``apply`` raises when the server refuses the request."""
@@ -235,7 +237,7 @@ class ServerTemplateRenderer:
         if own is not None and own.text == text:
             assert own.starts is not None
             return replace(
-                own, state=_State(self, own, Encoded(Written(text), Grown.of(own.token_ids, own.starts)), ())
+                own, state=_State(self, own, Encoded(Written(text), Grown.of(own.token_ids, own.starts)))
             )
         encoded, _ = encode_further(self.tokenizer, text, before.encoded if before else None)
         runs = list(attributed(request, text, own))
@@ -247,7 +249,7 @@ class ServerTemplateRenderer:
             request=request,
             exact=self.tokenizer.exact,
             starts=encoded.starts,
-            state=_State(self, own, encoded, recognise(self.own, request, text)),
+            state=_State(self, own, encoded),
         )
 
     def reply_ids(self, prompt: Prompt, reply: Message) -> TokenIds:

@@ -68,7 +68,7 @@ def map_spans(
         # Only a log that got shorter can change what stood before the tail.
         first = min(known.tail, count) if len(request.messages) >= len(known.request.messages) else 0
         kept = known.spans[:first]
-        made = _rezoned(known.spans[first:count], known.request, request)
+        made = rezoned(known.spans[first:count], known.request, request)
     last = made[-1] if made else kept[-1] if kept else None
     char, token = (last.char_end, last.end) if last else (0, 0)
     pieces = _pieces(runs, run, offset, char, text_length)
@@ -146,7 +146,7 @@ def common_start(old: Sequence[object], new: Sequence[object], known: int = 0) -
     return min(low, limit)
 
 
-def _rezoned(spans: tuple[Span, ...], old: Request, new: Request) -> list[Span]:
+def rezoned(spans: Sequence[Span], old: Request, new: Request) -> list[Span]:
     """The spans with the zones of ``new``: notes are the tail only of the newest message."""
     was, now = len(old.messages) - 1, len(new.messages) - 1
     changed = list(spans)

@@ -66,13 +66,6 @@ def charge_arguments(args: tuple[Any, ...], kwargs: Mapping[str, Any], meter: Me
             meter.charge(text_size(value, meter))
 
 
-def safe_key(value: Any, meter: Meter) -> Any:
-    """``value`` as the key of a lookup."""
-    if isinstance(value, _PARTS):
-        meter.charge(text_size(value, meter))
-    return value
-
-
 def surely_equal(old: Any, new: Any, budget: int = 10_000) -> bool:
     """Whether two values are equal, as far as a bounded walk can tell: ``False`` when it would take longer."""
     pairs = [(old, new)]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from agentctx.messages import MediaPart, Message, Request, TextPart, Tool
-from agentctx.rendering.spans import Source
+from agentctx.rendering.spans import Source, common_start
 from agentctx.rendering.templates.profile import TemplateProfile
 from agentctx.rendering.templates.template import Conversation
 from agentctx.rendering.templates.tracing import joined, whole
@@ -39,7 +39,7 @@ class Converter:
 
     def prepare(self, request: Request, previous: Prepared | None = None) -> Prepared:
         """Convert; what ``previous`` shares with the request is taken over as the same objects."""
-        kept = shared_messages(previous.request.messages, request.messages) if previous is not None else 0
+        kept = common_start(previous.request.messages, request.messages) if previous is not None else 0
         messages = previous.conversation.messages[:kept] if previous is not None else []
         origins: list[dict[int, Source]] = []
         for index in range(kept, len(request.messages)):
@@ -101,10 +101,7 @@ class Converter:
 
     def _message(self, message: Message, index: int, origins: dict[int, Source]) -> dict[str, Any]:
         profile = self.profile
-        plain = isinstance(message.content, str) and not message.notes and self.profile.content == "string"
-        content = (
-            whole(message.text, ("message", index, "content")) if plain else self._content(message, index)
-        )
+        content = self._content(message, index)
         if not content and message.tool_calls and message.content == "":
             content = profile.empty_content
         made: dict[str, Any] = {"role": message.role, "content": content}
@@ -141,9 +138,11 @@ class Converter:
 
     def _content(self, message: Message, index: int) -> Any:
         source: Source = ("message", index, "content")
+        plain = isinstance(message.content, str) and self.profile.content == "string"
+        if plain and not message.notes:
+            return whole(message.text, source)
         notes = [whole(note, ("message", index, "note")) for note in message.notes]
-        plain = isinstance(message.content, str)
-        if (plain and self.profile.content == "string") or not self.profile.parts:
+        if plain or not self.profile.parts:
             return joined(
                 _between("\n\n", [*([whole(message.text, source)] if message.text else []), *notes])
             )
@@ -169,17 +168,6 @@ def _between(separator: str, texts: list[str]) -> list[str]:
     for text in texts:
         out.extend((separator, text) if out else (text,))
     return out
-
-
-def shared_messages(old: tuple[Message, ...], new: tuple[Message, ...]) -> int:
-    """Number of leading messages that are equal."""
-    limit = min(len(old), len(new))
-    if old[:limit] == new[:limit]:  # the same objects, mostly: compared by identity first
-        return limit
-    kept = 0
-    while old[kept] is new[kept] or old[kept] == new[kept]:
-        kept += 1
-    return kept
 
 
 def _traced(value: Any, source: Source, origins: dict[int, Source]) -> Any:

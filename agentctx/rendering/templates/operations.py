@@ -17,7 +17,6 @@ from agentctx.rendering.templates.comparing import (
     charge_arguments,
     charge_comparison,
     compare,
-    safe_key,
 )
 from agentctx.rendering.templates.formats import percent
 from agentctx.rendering.templates.limits import PIECE_BYTES, LimitError, Meter, nesting, size_of, text_size
@@ -135,7 +134,8 @@ def bounded(value: Any) -> Any:
     """An operand of a chain of comparisons, or a key."""
     meter = RUN.get().meter
     meter.step()
-    return safe_key(value, meter)
+    charge_arguments((value,), {}, meter)
+    return value
 
 
 def followed(value: Any, site: int) -> Any:
