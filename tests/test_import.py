@@ -21,6 +21,12 @@ def test_names_are_loaded_when_they_are_used() -> None:
     assert not {"agentctx.history", "pydantic", "numpy"} & set(loaded)
 
 
+def test_checking_a_log_as_sent_loads_nothing_that_counts_tokens() -> None:
+    loaded = run("import agentctx.checks.log, sys; print(*sys.modules)").split()
+    assert "agentctx.diagnosis" in loaded
+    assert not {"numpy", "jinja2", "tiktoken", "agentctx_engine", "agentctx.rendering"} & set(loaded)
+
+
 def test_the_memory_manager_needs_no_torch() -> None:
     loaded = run("import agentctx_engine.memory, agentctx.caches.registry, sys; print(*sys.modules)").split()
     assert "torch" not in loaded

@@ -222,7 +222,7 @@ def _items_break(
         return _reply_break(before, after, elapsed)
     reply = before.choices[0] if before.choices else ()
     keys = [*before.keys, *map(key_of, reply)] if before.keys else ()
-    return _judge_items([*old, *reply], keys, new, at, change, len(old), after, elapsed)
+    return _judge_items([*old, *reply], keys, at, change, len(old), after, elapsed)
 
 
 def _leaving(before: Reference, after: View, elapsed: float | None, leading: Leading | None) -> Break | None:
@@ -231,17 +231,26 @@ def _leaving(before: Reference, after: View, elapsed: float | None, leading: Lea
     at, change = leading or leading_equal(old, after.items, after.path)
     if at == len(old):
         return None
-    zone = "system" if at < after.lead else "messages"
     if change is None:
+        zone = _zone_at(after, at)
         move = Move("removed", at, gone=len(old) - at)
         return Break("message_removed", f"{after.path}[{at}]", zone, text_of(old[at]), item=at, move=move)
+    return _edited(old[at], after, at, change, Move("edited", at, 1, 1), elapsed)
+
+
+def _edited(old: Item, after: View, at: int, change: Change, move: Move, elapsed: float | None) -> Break:
+    """The break of an item that stands where it stood, and is another."""
     setting = Setting(
-        head=role_of(old[at]) in ("system", "developer") and at <= after.lead,
-        result=_is_result(old[at]),
+        head=role_of(old) in ("system", "developer") and at <= after.lead,
+        result=_is_result(old),
         elapsed=elapsed,
     )
-    word = classify.edit_cause(change, old[at], after.items[at], setting)
-    return _break_from(change, word, zone, at, Move("edited", at, 1, 1))
+    word = classify.edit_cause(change, old, after.items[at], setting)
+    return _break_from(change, word, _zone_at(after, at), at, move)
+
+
+def _zone_at(after: View, at: int) -> str:
+    return "system" if at < after.lead else "messages"
 
 
 def _reply_break(before: Reference, after: View, elapsed: float | None) -> Break | None:
@@ -263,32 +272,26 @@ def _reply_break(before: Reference, after: View, elapsed: float | None) -> Break
         return None
     reference = [*before.view.items, *reply]
     keys = [*before.keys, *map(key_of, reply)] if before.keys else ()
-    return _judge_items(reference, keys, after.items, sent + at, change, sent, after, elapsed)
+    return _judge_items(reference, keys, sent + at, change, sent, after, elapsed)
 
 
 def _judge_items(
     old: Sequence[Item],
     old_keys: Sequence[int],
-    new: Sequence[Item],
     at: int,
     change: Change,
     sent: int,
     after: View,
     elapsed: float | None,
 ) -> Break | None:
+    new = after.items
     before_keys = old_keys if len(old_keys) == len(old) else list(map(key_of, old))
     move = movement(old, before_keys, new, list(map(key_of, new)), at, sent)
-    zone = "system" if at < after.lead else "messages"
     if move.kind == "branch":
         return None
     if move.kind == "edited":
-        setting = Setting(
-            head=role_of(old[at]) in ("system", "developer") and at <= after.lead,
-            result=_is_result(old[at]),
-            elapsed=elapsed,
-        )
-        word = classify.edit_cause(change, old[at], new[at], setting)
-        return replace(_break_from(change, word, zone, at, move), returned=at >= sent)
+        return replace(_edited(old[at], after, at, change, move, elapsed), returned=at >= sent)
+    zone = _zone_at(after, at)
     word = classify.move_cause(move, old, new, after.lead, sent)
     if move.kind == "replaced":
         return _break_from(change, word, zone, at, move)

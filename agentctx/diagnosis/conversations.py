@@ -319,13 +319,22 @@ class Conversations:
         if state.reference is not None:
             self._bodies[state.id] = None
             self._kept_chars += state.chars
-        if state.tokens is not None:
-            self._rendered[state.id] = state.chars
+        self.keep_tokens(state, state.tokens)
         if response_id:
             self._by_response[response_id] = state.id
             if len(self._by_response) > self._limits[0]:
                 self._by_response.popitem(last=False)
         self._shrink(state)
+
+    def keep_tokens(self, state: State, tokens: object) -> None:
+        """Keep a state's prompt as the newest one, and give up the oldest where there are too many."""
+        state.tokens = tokens
+        if tokens is None or state.id not in self._states:
+            return
+        self._rendered[state.id] = state.chars
+        self._rendered.move_to_end(state.id)
+        while sum(self._rendered.values()) > _MAX_RENDERED and len(self._rendered) > 1:
+            self._states[self._rendered.popitem(last=False)[0]].tokens = None
 
     def new_id(self) -> int:
         """A number for a state."""
@@ -350,8 +359,6 @@ class Conversations:
 
     def _shrink(self, newest: State) -> None:
         max_states, max_keys, max_chars = self._limits
-        while sum(self._rendered.values()) > _MAX_RENDERED and len(self._rendered) > 1:
-            self._states[self._rendered.popitem(last=False)[0]].tokens = None
         while self._kept_chars > max_chars and len(self._bodies) > 1:
             oldest = next(iter(self._bodies))
             self._drop_body(self._states[oldest])

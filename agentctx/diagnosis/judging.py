@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from agentctx.caches.providers import provider_for
 from agentctx.diagnosis.breakpoints import blocks_since
@@ -20,20 +20,14 @@ from agentctx.diagnosis.server import (
     shortfall,
 )
 from agentctx.diagnosis.targets import Target
-from agentctx.diagnosis.tokens import Account
 from agentctx.diagnosis.turns import Turn, break_of, goes_on_with_reply, turned_off
+
+if TYPE_CHECKING:
+    from agentctx.diagnosis.tokens import Account
 
 _MAX_FINDINGS = 2_000
 _MARKER_LIMIT = 4
 _CLIENTS_DOING = frozenset({"breakpoint_misplaced", "breakpoint_limit", "template_made"})
-_REASONS = {
-    "evicted": "server_evicted",
-    "pool-full": "server_evicted",
-    "slot-taken": "slot_taken",
-    "window": "sliding_window",
-    "no-checkpoint": "sliding_window",
-}
-"""From a cache model's reason to the cause."""
 _READ_ALIKE = frozenset(
     {"content_shape", "json_key_order", "argument_serialisation", "id_regenerated", "whitespace"}
 )
@@ -52,19 +46,21 @@ class Judge:
         self._unseen: set[tuple[int, str, str]] = set()
         self.newest: Finding | None = None
         """The finding of the turn that was judged last, before it was folded into an earlier one."""
+        self.share = 1.0
+        """Part of the earlier prompt, in characters, that stands before a break of that turn."""
 
     def judge(self, turn: Turn, counted: Account | None, others: int) -> Finding | None:
         """The finding that a turn leads to, if any.
 
         ``counted`` are its tokens under the target. ``others``: conversations that used the server in between.
         """
-        self.newest = None
+        self.newest, self.share = None, 1.0
         limit = self._too_many_markers(turn)
         state = turn.before
         if state is None:
             return limit
         found = break_of(turn)
-        share = share_before(state, found)
+        self.share = share = share_before(state, found)
         if found is None and counted is not None and turn.match.relation == "extends":
             predicted = self._predicted_finding(turn, counted)
             if predicted is not None:
@@ -219,7 +215,7 @@ class Judge:
             return None  # the server did something else: what it reported decides
         finding = self._finding(
             turn,
-            cause=_REASONS.get(served.reason, "unexplained"),
+            cause=served.cause,
             verdict="server",
             place=None,
             zone="",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from agentctx.diagnosis.breakpoints import markers_of
 from agentctx.diagnosis.breaks import Reference
@@ -13,15 +13,16 @@ from agentctx.diagnosis.findings import Conversation, Diagnosis, Finding
 from agentctx.diagnosis.judging import Judge
 from agentctx.diagnosis.server import server_of
 from agentctx.diagnosis.targets import AS_SENT, Target
-from agentctx.diagnosis.tokens import Account, Rendered, Served, account, render_turn, reply_of, serve
 from agentctx.diagnosis.turn_tokens import TurnTokens, turn_tokens
 from agentctx.diagnosis.turns import Turn, follow, head_size, keys_and_sizes, leading_of, whole_view
-from agentctx.diagnosis.views import Item, View, reply_items, reply_text, view_of
-from agentctx.errors import InputError, RenderError
+from agentctx.diagnosis.views import reply_items, reply_text, view_of
+from agentctx.errors import InputError
 from agentctx.usage import usage_from_response
 
+if TYPE_CHECKING:
+    from agentctx.diagnosis.counting import Counting, Counts
+
 _MAX_CONVERSATIONS = 5_000
-_MAX_NOTES = 50
 
 
 class LogDiagnosis:
@@ -36,9 +37,8 @@ class LogDiagnosis:
         self._conversations = Conversations()
         self._reports: dict[int, Conversation] = {}
         self._index = 0
-        self._notes: list[str] = []
         self._newest: State | None = None
-        self._cache = self.target.cache() if self.target.cache is not None else None
+        self._counting = _counting(self.target, self._conversations)
         self.turn: TurnTokens | None = None
         """Tokens of the call that was fed last."""
 
@@ -49,22 +49,22 @@ class LogDiagnosis:
         """
         turn = self._begin(call, continues)
         self._index += 1
-        rendered = self._render(turn)
-        served = self._serve(turn, rendered)
-        counted = _account(turn.before, rendered, served)
-        _count(turn.conversation, counted, rendered, served)
+        counts = self._counting.count(turn) if self._counting is not None else None
+        counted = counts.account if counts is not None else None
+        if counts is not None:
+            _add(counts, turn.conversation)
         watched = turn.before is not None and turn.usage is not None
         others = self._conversations.others_since(turn.before) if watched and turn.before is not None else 0
         finding = self._judge.judge(turn, counted, others)
-        self.turn = turn_tokens(turn, counted, rendered, served, self._judge.newest)
-        self._keep(turn, rendered)
+        self.turn = turn_tokens(turn, counts, self._judge.newest, self._judge.share)
+        self._keep(turn, counts)
         return finding
 
     def result(self) -> Diagnosis:
         """What was found so far."""
         folder = self._judge.folder
         folder.settle()
-        notes = list(self._notes)
+        notes = list(self._counting.notes) if self._counting is not None else []
         if self._judge.overflown:
             notes.append(
                 f"only the first {len(folder.findings) + len(folder.suspicions):,} findings are listed"
@@ -113,49 +113,15 @@ class LogDiagnosis:
             usage,
             server,
             conversation,
+            reply_items(call),
             leading,
             known=continues is not None,
         )
 
-    def _render(self, turn: Turn) -> Rendered | None:
-        shared = turn.leading[0] if turn.leading is not None else 0
-        try:
-            return self._with_reply(turn.view, self._before(turn), shared, reply_items(turn.call))
-        except (RenderError, InputError) as error:
-            self._note(f"{turn.name}: not counted, the renderer {self.target.name} refused it: {error}")
-            return None
-
-    def _with_reply(
-        self, view: View, before: Rendered | None, shared: int, choices: tuple[tuple[Item, ...], ...]
-    ) -> Rendered | None:
-        rendered = render_turn(self.target, view, before, shared)
-        if rendered is not None and self.target.renderer is not None:
-            rendered.reply = reply_of(self.target.renderer, rendered, view, choices)
-        return rendered
-
-    def _before(self, turn: Turn) -> Rendered | None:
-        """The prompt of the request before; made again where it was given up to save memory."""
-        state = turn.before
-        if state is None or self.target.renderer is None:
-            return None
-        if state.tokens is None and state.reference is not None:
-            state.tokens = self._with_reply(state.reference.view, None, 0, state.reference.choices)
-        return state.tokens if isinstance(state.tokens, Rendered) else None
-
-    def _serve(self, turn: Turn, rendered: Rendered | None) -> Served | None:
-        if self._cache is None or rendered is None:
-            return None
-        return serve(self._cache, rendered, turn.view.body)
-
-    def _note(self, text: str) -> None:
-        if len(self._notes) < _MAX_NOTES:
-            self._notes.append(text)
-
     # -- keeping ---------------------------------------------------------------------------------------------
 
-    def _keep(self, turn: Turn, rendered: Rendered | None) -> None:
-        before, match, view = turn.before, turn.match, turn.view
-        choices = reply_items(turn.call)
+    def _keep(self, turn: Turn, counts: Counts | None) -> None:
+        before, match, view, choices = turn.before, turn.match, turn.view, turn.choices
         keys, sizes = keys_and_sizes(match, view)
         state = State(
             id=self._conversations.new_id(),
@@ -174,7 +140,7 @@ class LogDiagnosis:
             reads=max(before.reads if before is not None else 0, (turn.usage and turn.usage.cached) or 0),
             lead=view.lead,
             api=turn.call.api,
-            tokens=rendered,
+            tokens=counts.rendered if counts is not None else None,
         )
         self._newest = state
         identifier = turn.call.response.get("id") if turn.call.response else None
@@ -182,22 +148,22 @@ class LogDiagnosis:
         self._conversations.put(state, replaced, identifier if isinstance(identifier, str) else None)
 
 
-def _account(state: State | None, rendered: Rendered | None, served: Served | None) -> Account | None:
-    if rendered is None or state is None or not isinstance(state.tokens, Rendered):
+def _counting(target: Target, conversations: Conversations) -> Counting | None:
+    """What counts the target's tokens; None when it has no renderer."""
+    if target.renderer is None:
         return None
-    return account(state.tokens, rendered, served)
+    from agentctx.diagnosis.counting import (
+        Counting,
+    )  # its arrays and caches take longer to load than a short log to read
+
+    return Counting(target, conversations)
 
 
-def _count(
-    conversation: Conversation, counted: Account | None, rendered: Rendered | None, served: Served | None
-) -> None:
-    """Add the turn's tokens to its conversation."""
-    if rendered is None:
-        return
-    reused = served.reused if served is not None else counted.reused if counted is not None else 0
-    conversation.tokens = (conversation.tokens or 0) + len(rendered.prompt)
-    conversation.reused = (conversation.reused or 0) + reused
-    conversation.lost = (conversation.lost or 0) + (counted.lost if counted is not None else 0)
+def _add(counts: Counts, conversation: Conversation) -> None:
+    """Add a turn's tokens to its conversation."""
+    conversation.tokens = (conversation.tokens or 0) + counts.prompt
+    conversation.reused = (conversation.reused or 0) + counts.reused
+    conversation.lost = (conversation.lost or 0) + (counts.account.lost if counts.account is not None else 0)
 
 
 def diagnose_log(calls: Iterable[RecordedCall], target: Target | None = None) -> Diagnosis:

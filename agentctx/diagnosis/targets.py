@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
-from agentctx.caches.model import CacheModel
 from agentctx.caches.providers import Provider, provider_by_id, providers
-from agentctx.caches.registry import KINDS, parse_cache, read_spec
 from agentctx.errors import UsageError
-from agentctx.rendering.prompt import Renderer
+
+if TYPE_CHECKING:
+    from agentctx.caches.model import CacheModel
+    from agentctx.rendering.prompt import Renderer
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,18 +57,29 @@ def parse_target(
     tokens per second. Raises ``UsageError`` for a name that is none of them, and for a cache without a renderer.
     """
     spec, _, tail = name.rpartition("+")
-    if spec and cache is None and tail.partition(":")[0] in {kind.name for kind in KINDS}:
+    if spec and cache is None and _is_cache(tail):
         return parse_target(spec, tokenizer=tokenizer, cache=tail, prefill_rate=prefill_rate)
     target = _named(name, tokenizer)
     if cache is not None:
-        read_spec(cache)  # a wrong one is told before anything is read
-        if target.renderer is None:
-            raise UsageError(
-                f"target {name!r} has no tokens for the cache {cache!r}; name a template or a layout"
-            )
-        wanted = cache
-        target = replace(target, name=f"{target.name}+{cache}", cache=lambda: parse_cache(wanted))
+        target = _with_cache(target, name, cache)
     return replace(target, prefill_rate=prefill_rate) if prefill_rate is not None else target
+
+
+def _is_cache(spec: str) -> bool:
+    from agentctx.caches.registry import KINDS
+
+    return spec.partition(":")[0] in {kind.name for kind in KINDS}
+
+
+def _with_cache(target: Target, name: str, cache: str) -> Target:
+    from agentctx.caches.registry import parse_cache, read_spec
+
+    read_spec(cache)  # a wrong one is told before anything is read
+    if target.renderer is None:
+        raise UsageError(
+            f"target {name!r} has no tokens for the cache {cache!r}; name a template or a layout"
+        )
+    return replace(target, name=f"{target.name}+{cache}", cache=lambda: parse_cache(cache))
 
 
 def _named(name: str, tokenizer: str | None) -> Target:

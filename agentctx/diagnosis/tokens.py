@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -18,25 +18,39 @@ from agentctx.messages import Message
 from agentctx.rendering.prompt import Prompt, Renderer, Span, TokenIds, common_prefix_length
 from agentctx.rendering.user_starts import UserStarts
 
+_UNEXPLAINED = "unexplained"
+_CAUSES = {
+    "evicted": "server_evicted",
+    "pool-full": "server_evicted",
+    "slot-taken": "slot_taken",
+    "window": "sliding_window",
+    "no-checkpoint": "sliding_window",
+}
+"""What the server does with what it had: from a cache model's reason (``Prediction.lost``) to the cause."""
+
 
 @dataclass(slots=True)
 class Rendered:
-    """A request as the target's server reads it; kept with the conversation's state for the next turn."""
+    """A request as the target's server reads it; kept with the conversation's state for the next turn.
+
+    ``user_starts`` is the conversation's: it walks what each prompt adds.
+    """
 
     mapped: Mapped
     prompt: Prompt
     reply: TokenIds | None = None
+    user_starts: UserStarts = field(default_factory=UserStarts, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Served:
     """What the target's cache model says of one prompt: tokens ``reused``, tokens that the same rules would reuse had
-    nothing been lost, and the ``reason`` why most of the difference was (of ``Prediction.lost``).
+    nothing been lost, and the ``cause`` of most of the difference.
     """
 
     reused: int
     without_limits: int
-    reason: str = ""
+    cause: str = _UNEXPLAINED
 
     @property
     def lost(self) -> int:
@@ -76,11 +90,9 @@ def render_turn(target: Target, view: View, before: Rendered | None, shared: int
     if renderer is None or view.prompt is not None:
         return None
     mapped = request_of(view, before.mapped if before is not None else None, shared)
-    prompt = renderer.render(mapped.request, before.prompt if before is not None else None)
-    return Rendered(mapped, prompt)
-
-
-_SERVERS_DOING = ("evicted", "pool-full", "slot-taken", "window", "no-checkpoint")
+    if before is None:
+        return Rendered(mapped, renderer.render(mapped.request))
+    return Rendered(mapped, renderer.render(mapped.request, before.prompt), user_starts=before.user_starts)
 
 
 def serve(cache: CacheModel, rendered: Rendered, body: Mapping[str, Any]) -> Served:
@@ -90,18 +102,19 @@ def serve(cache: CacheModel, rendered: Rendered, body: Mapping[str, Any]) -> Ser
     arrival = Arrival(
         slot=slot if isinstance(slot, int) and slot >= 0 else None,
         cache_prompt=body.get("cache_prompt") is not False,
-        user_starts=UserStarts().of(rendered.prompt),
+        user_starts=rendered.user_starts.of(rendered.prompt),
         salt=salt if isinstance(salt, str) else None,
     )
     predicted = cache.predict(ids, arrival)
     rounded = cache.without_limits(ids, arrival)
     cache.commit(ids, rendered.reply if rendered.reply is not None else ids[:0], arrival)
-    reasons = {reason: tokens for reason, tokens in predicted.lost if reason in _SERVERS_DOING}
-    return Served(predicted.cached, rounded, max(reasons, key=reasons.__getitem__, default=""))
+    reasons = {reason: tokens for reason, tokens in predicted.lost if reason in _CAUSES}
+    most = max(reasons, key=reasons.__getitem__, default="")
+    return Served(predicted.cached, rounded, _CAUSES.get(most, _UNEXPLAINED))
 
 
 def reply_of(
-    renderer: Renderer, rendered: Rendered, view: View, choices: tuple[tuple[Item, ...], ...]
+    renderer: Renderer, rendered: Rendered, view: View, choices: Sequence[Sequence[Item]]
 ) -> TokenIds:
     """Token ids of the reply behind a rendered prompt; empty when none was recorded or it can't be rendered."""
     try:

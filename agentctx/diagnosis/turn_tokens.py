@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from agentctx.diagnosis.costs import share_before, tokens_of
+from agentctx.diagnosis.costs import tokens_of
 from agentctx.diagnosis.findings import Finding
-from agentctx.diagnosis.tokens import Account, Rendered, Served
-from agentctx.diagnosis.turns import Turn, break_of
+from agentctx.diagnosis.turns import Turn
+
+if TYPE_CHECKING:
+    from agentctx.diagnosis.counting import Counts
+    from agentctx.diagnosis.tokens import Account
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,16 +42,13 @@ class TurnTokens:
         return f"{self.file or 'request'}:{self.line or self.index + 1}"
 
 
-def turn_tokens(
-    turn: Turn,
-    counted: Account | None,
-    rendered: Rendered | None,
-    served: Served | None,
-    finding: Finding | None,
-) -> TurnTokens:
-    """The tokens of a judged turn. ``finding`` is the one that this turn alone led to, before it was folded."""
+def turn_tokens(turn: Turn, counts: Counts | None, finding: Finding | None, share: float) -> TurnTokens:
+    """The tokens of a judged turn. ``finding`` is the one that this turn alone led to, before it was folded; ``share`` the
+    part of the earlier prompt, in characters, before the break.
+    """
     proven = finding is not None and not finding.suspected
-    prompt, reused = _prompt_and_reused(turn, counted, rendered, served)
+    counted = counts.account if counts is not None else None
+    prompt, reused = _prompt_and_reused(turn, counts)
     return TurnTokens(
         index=turn.index,
         turn=turn.conversation.requests,
@@ -57,31 +58,26 @@ def turn_tokens(
         prompt=prompt,
         reused=reused,
         paid_again=finding.loss.again if finding is not None and proven else 0,
-        stable=_stable(turn, counted, finding is not None),
+        stable=_stable(turn, counted, share if finding is not None else 1.0),
         exact=counted.exact if counted is not None else False,
         cause=finding.cause if finding is not None and proven else None,
     )
 
 
-def _prompt_and_reused(
-    turn: Turn, counted: Account | None, rendered: Rendered | None, served: Served | None
-) -> tuple[int | None, int | None]:
+def _prompt_and_reused(turn: Turn, counts: Counts | None) -> tuple[int | None, int | None]:
     usage = turn.usage
     if usage is not None and usage.prompt is not None and usage.cached is not None:
         return usage.prompt, usage.cached
-    if rendered is None:
+    if counts is None:
         return (usage.prompt if usage is not None else None), None
-    reused = served.reused if served is not None else counted.reused if counted is not None else 0
-    return len(rendered.prompt), reused
+    return counts.prompt, counts.reused
 
 
-def _stable(turn: Turn, counted: Account | None, broken: bool) -> int | None:
+def _stable(turn: Turn, counted: Account | None, share: float) -> int | None:
     state = turn.before
     if state is None or turn.match.relation == "branch":
         return None
     if counted is not None:
         return counted.shared
     size = tokens_of(state)
-    if size is None:
-        return None
-    return int(size * share_before(state, break_of(turn) if broken else None))
+    return int(size * share) if size is not None else None

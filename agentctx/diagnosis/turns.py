@@ -20,7 +20,7 @@ from agentctx.diagnosis.exchange import RecordedCall
 from agentctx.diagnosis.findings import Conversation
 from agentctx.diagnosis.prompts import carries_prompt_reply, find_prompt_break, prompt_turn_off
 from agentctx.diagnosis.server import Server
-from agentctx.diagnosis.views import View, behind, is_linked, text_of, texts_of
+from agentctx.diagnosis.views import Item, View, behind, is_linked, text_of, texts_of
 from agentctx.usage import Usage
 
 
@@ -29,8 +29,8 @@ class Turn:
     """One call with all that is known of it before it is judged.
 
     ``index`` counts the log's calls from 0. ``leading`` is how many leading items the call shares with the state's
-    request, and the change behind them; None where there is nothing to compare. ``known``: it is known to follow that
-    request, not found to.
+    request, and the change behind them; None where there is nothing to compare. ``choices``: the replies that the server
+    gave. ``known``: it is known to follow that request, not found to.
     """
 
     call: RecordedCall
@@ -41,6 +41,7 @@ class Turn:
     usage: Usage | None
     server: Server
     conversation: Conversation
+    choices: tuple[tuple[Item, ...], ...] = ()
     leading: Leading | None = None
     known: bool = False
 

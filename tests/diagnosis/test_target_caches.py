@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import gc
 from dataclasses import replace
 
 import pytest
 
 from agentctx.diagnosis import Diagnosis, Exchange, LogDiagnosis, diagnose_log, parse_target
+from agentctx.diagnosis.tokens import Rendered
 from agentctx.errors import UsageError
+from agentctx.rendering.prompt import Prompt
+from agentctx.rendering.user_starts import UserStarts
 
 from .healthy_sessions import make
 
@@ -111,3 +115,35 @@ def test_prompts_that_were_given_up_are_made_again(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr("agentctx.diagnosis.conversations._MAX_RENDERED", 1)
     again = [(c.tokens, c.reused, c.lost) for c in diagnose_log(log, parse_target("chatml")).conversations]
     assert again == whole
+
+
+def test_prompts_that_are_made_again_count_as_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A branch needs the prompt of the request that it leaves, which stays a request of its own."""
+    monkeypatch.setattr("agentctx.diagnosis.conversations._MAX_RENDERED", 1)
+    sides = [make(seed, "openai.chat", replies=False, turns=6).exchanges() for seed in range(10, 18)]
+    ends = [side[-1] for side in sides]
+    branches = [replace(end, request={**end.request, "messages": end.request["messages"][:3]}) for end in ends]
+    diagnosis = LogDiagnosis(parse_target("chatml"))
+    for call in [call for side in sides for call in side] + branches:
+        diagnosis.feed(call)
+        gc.collect()
+        assert sum(isinstance(found, Rendered) for found in gc.get_objects()) == 1
+    assert diagnosis.result().conversation_count == len(sides)
+
+
+def test_places_of_user_messages_are_walked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each conversation knows them of its last prompt; a turn walks what it adds."""
+    walked, whole = [], []
+    of = UserStarts.of
+
+    def counted(self: UserStarts, prompt: Prompt) -> tuple[int, ...]:
+        walked.append(len(prompt.spans) - self._kept(prompt))
+        whole.append(len(prompt.spans))
+        assert of(self, prompt) == of(UserStarts(), prompt)
+        return of(self, prompt)
+
+    monkeypatch.setattr(UserStarts, "of", counted)
+    log = interleaved()
+    diagnose_log(log, parse_target("chatml+llama-server"))
+    assert len(walked) == len(log)
+    assert sum(walked) < 0.5 * sum(whole)
