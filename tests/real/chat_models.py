@@ -5,12 +5,12 @@ Where a model's own vocabulary is in no package, another real one stands behind 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from agentctx.rendering.sources import token_like
+from tests.rendering.corpus_templates import special_tokens
 
 from . import tiny_gguf, vocabularies
 from .vocabularies import Vocabulary
@@ -27,19 +27,13 @@ class ChatModel:
 
     def write(self, path: Path, shared: Path, gemma: Path) -> Path:
         """The GGUF, with the tokens that the template names as special ones."""
-        text = (shared / f"corpus/templates/{self.template}.jinja").read_text()
-        bos, eos = _bos_and_eos(shared, self.template)
-        made = self.vocabulary(gemma).with_special(token_like(text), self.bos or bos or None, eos)
+        folder = shared / "corpus/templates"
+        text = (folder / f"{self.template}.jinja").read_text()
+        special = special_tokens(folder)[self.template]
+        bos, eos = self.bos or special["bos_token"] or None, special["eos_token"]
+        made = self.vocabulary(gemma).with_special(token_like(text), bos, eos)
         made = made.switched(add_bos_token=self.add_bos)
         return tiny_gguf.write_full_attention(path, n_ctx=512, vocabulary=made, template=text)
-
-
-def _bos_and_eos(shared: Path, template: str) -> tuple[str, str]:
-    for line in (shared / "corpus/templates/INDEX.tsv").read_text().splitlines():
-        name, _, _, _, bos, eos, *_ = line.split("\t")
-        if name == template:
-            return json.loads(bos), json.loads(eos)
-    raise LookupError(template)
 
 
 _SOME = 50_000

@@ -24,6 +24,7 @@ from agentctx.rendering.server_template import ServerChange, ServerTemplateRende
 from agentctx.rendering.sources import props_source
 from agentctx.rendering.template_renderer import TemplateRenderer, renderer_of
 from agentctx.rendering.tokenizer import embedded_tokenizer
+from tests.rendering.tiling import assert_tiled
 
 from .chat_models import CHAT_MODELS
 from .conftest import ChatModelFile, StartServer, TinyModel
@@ -107,16 +108,6 @@ def is_json(text: str) -> bool:
     except ValueError:
         return False
     return True
-
-
-def assert_tiled(prompt: Prompt) -> None:
-    char = token = 0
-    for span in prompt.spans:
-        assert (span.char_start, span.start) == (char, token)
-        assert span.char_end >= char
-        assert span.end >= token
-        char, token = span.char_end, span.end
-    assert (char, token) == (len(prompt.text), len(prompt.token_ids))
 
 
 READ = Tool.of("read", "Read a file", {"type": "object", "properties": {"path": {"type": "string"}}})

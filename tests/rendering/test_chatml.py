@@ -11,6 +11,7 @@ from agentctx.errors import UsageError
 from agentctx.messages import Message, Params, Request, Tool, ToolCall
 from agentctx.rendering import Prompt, load_renderer
 from agentctx.rendering.chatml import ChatMLRenderer
+from tests.rendering.tiling import assert_tiled
 
 RENDERER = load_renderer("chatml")
 
@@ -42,17 +43,6 @@ def requests(draw: st.DrawFn) -> Request:
     if draw(st.booleans()):
         log.insert(0, Message(role="system", content=draw(texts)))
     return Request(tools=draw(tools), messages=tuple(log), pinned=draw(st.integers(0, 2)))
-
-
-def assert_tiled(prompt: Prompt) -> None:
-    """Spans cover tokens and characters in order, without gap or overlap."""
-    token = char = 0
-    for span in prompt.spans:
-        assert (span.start, span.char_start) == (token, char)
-        assert span.end >= span.start
-        assert span.char_end >= span.char_start
-        token, char = span.end, span.char_end
-    assert (token, char) == (len(prompt), len(prompt.text))
 
 
 def assert_equal(left: Prompt, right: Prompt) -> None:
