@@ -21,5 +21,7 @@ class Room:
 ROOMS = {
     "memory": Room("engine/agentctx_engine/memory", "tests/memory", ("test_memory_exhaustive.py",)),
     "history": Room("agentctx/history", "tests/history"),
-    "diagnosis": Room("agentctx/diagnosis", "tests/diagnosis"),
+    "diagnosis": Room(
+        "agentctx/diagnosis", "tests/diagnosis", ("test_client_mutations.py", "test_corpus_findings.py")
+    ),
 }
