@@ -24,8 +24,9 @@ from agentctx_engine.attention.reference import ReferenceAttention
 from agentctx_engine.attention.tiles import TILE
 from agentctx_engine.kernels import MOST_ROWS, Kernels, library, load_kernels
 from agentctx_engine.models import random_model
-from agentctx_engine.models.coded_weight import CodedWeight, Codes, codes_of, scales_of, stack
+from agentctx_engine.models.coded_weight import CodedWeight, Codes, codes_of, stack
 from agentctx_engine.models.config import Rope
+from agentctx_engine.models.gguf_scales import scales_of
 from agentctx_engine.models.rope import Rotation, rotate
 from agentctx_engine.runtime import Engine, SamplingParams
 from tests.conftest import require

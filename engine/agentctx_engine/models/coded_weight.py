@@ -10,25 +10,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-import numpy.typing as npt
 import torch
 import torch.nn.functional as F  # noqa: N812
-from gguf.constants import GGMLQuantizationType
-from gguf.quants import Q4_K
 from torch import Tensor
 
 from agentctx_engine.kernels import Kernels
 
 OUTPUTS_TOGETHER = 4  # rows of a matrix that lie interleaved (see kernels.c)
-Floats = npt.NDArray[np.float32]
-Bytes = npt.NDArray[np.uint8]
-
-_ZERO_CODES = {
-    GGMLQuantizationType.Q4_0: 8,
-    GGMLQuantizationType.Q5_0: 16,
-    GGMLQuantizationType.Q8_0: 128,
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,53 +45,6 @@ def codes_of(values: Tensor, scale: Tensor, offset: Tensor) -> Codes | None:
     codes = ((grouped - offset[:, :, None]) / step).round_().clamp_(0, 255).to(torch.uint8)
     result = Codes(codes.view(rows, columns), scale, offset)
     return result if torch.equal(result.values(), values) else None
-
-
-def scales_of(blocks: Bytes, kind: GGMLQuantizationType) -> tuple[Floats, Floats] | None:
-    """Scales and offsets, each [rows, groups], of a matrix's file bytes ``blocks`` [rows, bytes] (ggml-common.h);
-    ``None`` for a type that has no such form."""
-    size = _BLOCK_BYTES.get(kind)
-    if size is None:
-        return None
-    scale, offset = _block_scales(blocks.reshape(-1, size), kind)
-    rows = blocks.shape[0]
-    return np.ascontiguousarray(scale.reshape(rows, -1)), np.ascontiguousarray(offset.reshape(rows, -1))
-
-
-def _block_scales(blocks: Bytes, kind: GGMLQuantizationType) -> tuple[Floats, Floats]:
-    if kind in (GGMLQuantizationType.Q4_1, GGMLQuantizationType.Q5_1):  # d, m: f16, …
-        return _halves(blocks, 0), _halves(blocks, 2)
-    if kind in (
-        GGMLQuantizationType.Q4_K,
-        GGMLQuantizationType.Q5_K,
-    ):  # d, dmin: f16, 8 scales and minima in 12 bytes
-        scales, minima = Q4_K.get_scale_min(np.ascontiguousarray(blocks[:, 4:16]))
-        return _halves(blocks, 0) * scales.astype(np.float32), -(
-            _halves(blocks, 2) * minima.astype(np.float32)
-        )
-    if kind is GGMLQuantizationType.Q6_K:  # …, 16 scales: i8, d: f16
-        scales = np.ascontiguousarray(blocks[:, 192:208]).view(np.int8)
-        scale = _halves(blocks, 208) * scales.astype(np.float32)
-        return scale, scale * np.float32(-32)
-    d = _halves(blocks, 0)  # d: f16, …
-    return d, d * np.float32(-_ZERO_CODES[kind])
-
-
-_BLOCK_BYTES = {
-    GGMLQuantizationType.Q4_0: 18,
-    GGMLQuantizationType.Q4_1: 20,
-    GGMLQuantizationType.Q5_0: 22,
-    GGMLQuantizationType.Q5_1: 24,
-    GGMLQuantizationType.Q8_0: 34,
-    GGMLQuantizationType.Q4_K: 144,
-    GGMLQuantizationType.Q5_K: 176,
-    GGMLQuantizationType.Q6_K: 210,
-}
-
-
-def _halves(blocks: Bytes, at: int) -> Floats:
-    """The float16 at byte ``at`` of each block: [blocks, 1] float32."""
-    return np.ascontiguousarray(blocks[:, at : at + 2]).view(np.float16).astype(np.float32)
 
 
 def stack(parts: list[Codes]) -> Codes:

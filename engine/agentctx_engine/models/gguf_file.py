@@ -11,11 +11,12 @@ from gguf.constants import GGMLQuantizationType
 from gguf.quants import dequantize
 from torch import Tensor
 
-from agentctx_engine.models.coded_weight import Codes, codes_of, scales_of
+from agentctx_engine.models.coded_weight import Codes, codes_of
 from agentctx_engine.models.config import Family, ModelConfig, Rope
 from agentctx_engine.models.errors import CheckpointError
 from agentctx_engine.models.fields import Fields
 from agentctx_engine.models.gguf_header import GgufHeader, TensorInfo, read_header
+from agentctx_engine.models.gguf_scales import scales_of
 from agentctx_engine.models.rope import interleave
 from agentctx_engine.models.weights import expected_shapes
 

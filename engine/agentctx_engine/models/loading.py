@@ -1,4 +1,7 @@
-"""load_model: a path in, a Model out."""
+"""load_model: a path in, a Model out.
+
+A format's reader is imported when a file of it is opened: models of random weights need neither gguf nor safetensors.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +11,6 @@ import torch
 
 from agentctx_engine.attention.backend import AttentionBackend
 from agentctx_engine.models.errors import CheckpointError
-from agentctx_engine.models.gguf_file import GgufFile
-from agentctx_engine.models.hf_directory import HfDirectory
 from agentctx_engine.models.model import Model
 from agentctx_engine.models.weights import Progress, Weights
 
@@ -18,8 +19,12 @@ def open_weights(path: Path | str) -> Weights:
     """A GGUF file, or a Hugging Face directory (``config.json`` and safetensors). Raises ``CheckpointError``."""
     path = Path(path)
     if path.is_dir():
+        from agentctx_engine.models.hf_directory import HfDirectory
+
         return HfDirectory(path)
     if path.is_file():
+        from agentctx_engine.models.gguf_file import GgufFile
+
         return GgufFile(path)
     raise CheckpointError(
         path, "is not there", remedy="give a GGUF file or a directory with config.json and safetensors"
