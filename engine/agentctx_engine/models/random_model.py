@@ -60,15 +60,20 @@ def random_config(
 
 @dataclass(frozen=True)
 class RandomWeights:
-    """Each tensor from its own generator, so that it depends on the seed, its name and its shape alone."""
+    """Each tensor from its own generator, so that it depends on the seed, its name and its shape alone.
+
+    device: where tensors are made. Those of a model of billions of weights take minutes on a CPU; each kind of device draws others.
+    """
 
     config: ModelConfig
     seed: int
+    device: torch.device | str = "cpu"
 
     def tensor(self, name: str) -> Tensor:
         shape = dict(expected_shapes(self.config))[name]
-        generator = torch.Generator().manual_seed(zlib.crc32(name.encode(), self.seed))  # it has 32 bits
-        values = torch.randn(shape, generator=generator)
+        generator = torch.Generator(self.device)
+        generator.manual_seed(zlib.crc32(name.encode(), self.seed))  # it has 32 bits
+        values = torch.randn(shape, generator=generator, device=self.device)
         if name.endswith("norm"):
             return 1 + 0.1 * values
         if name.endswith("bias"):
