@@ -56,7 +56,10 @@ def accumulate(
         else:
             key = tl.load(key_at)
             value = tl.load(value_at)
-        scores = product(query, key.to(query.dtype), WIDE) * factor
+        if not WIDE:  # the interpreter can't make bfloat16s of integers either
+            key = key.to(query.dtype)
+            value = value.to(query.dtype)
+        scores = product(query, key, WIDE) * factor
         if QUANTIZED:
             scale_place = block * scale_block_stride
             if MASKED:
@@ -78,9 +81,7 @@ def accumulate(
         total = total * shrink + tl.sum(weights, 1)
         if QUANTIZED:
             weights *= value_scale[None, :]
-        accumulated = accumulated * shrink[:, None] + product(
-            weights.to(query.dtype), value.to(query.dtype), WIDE
-        )
+        accumulated = accumulated * shrink[:, None] + product(weights.to(query.dtype), value, WIDE)
         top = higher
     return accumulated, top, total
 
