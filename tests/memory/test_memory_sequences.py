@@ -252,3 +252,15 @@ def test_tokens_arrive_one_by_one_or_together(one: int) -> None:
         with pytest.raises(ValueError, match="token ids are integers"):
             single.append([wrong, 1])
     assert len(single) == 73
+
+
+def test_room_for_others_is_kept_even_where_nothing_is_taken() -> None:
+    kv = KVManager(3, 4)
+    seq = kv.open(list(range(5)))
+    assert kv.admit(seq, 5)
+    assert kv.reserve(seq, 6)
+    assert kv.reserve(seq, 6, keep_free=1)
+    assert not kv.reserve(seq, 6, keep_free=2)
+    assert not kv.reserve(seq, 9, keep_free=1)
+    assert kv.reserve(seq, 9)
+    kv.check()

@@ -15,8 +15,8 @@ from agentctx_engine.memory.explain import HitFacts
 from agentctx_engine.memory.kv_events import AllBlocksCleared, BlockRemoved, BlocksStored
 from agentctx_engine.memory.page_pool import PagePool
 from agentctx_engine.memory.skipped_blocks import WindowRetention
-from agentctx_engine.memory.slot_cells import SavedCells
-from agentctx_engine.memory.slot_memory import SavedState
+from agentctx_engine.memory.slot_cells import SavedCells, WindowCells
+from agentctx_engine.memory.slot_memory import SavedState, SlotMemory
 from agentctx_engine.memory.slot_prompt import (
     Checkpoint,
     CheckpointRules,
@@ -281,3 +281,50 @@ def test_tokens_are_packed_and_compared() -> None:
         pack(np.array([2**31]))
     with pytest.raises((OverflowError, ValueError)):
         pack([2**31])
+
+
+# -- what a slot remembers ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "model",
+    [ModelMemory(), ModelMemory(window=4), ModelMemory(recurrent=True)],
+    ids=["full", "window", "recurrent"],
+)
+def test_an_empty_slot_holds_nothing(model: ModelMemory) -> None:
+    memory = SlotMemory(ServerSettings(n_ctx=256), model)
+    for slot in range(4):
+        assert (memory.oldest(slot), memory.newest(slot), memory.held(slot)) == (-1, -1, 0)
+        assert memory.free_tokens(slot) == 256
+    memory.process(1, 0, 10)
+    assert (memory.newest(1), memory.held(1), memory.free_tokens(0)) == (9, 10, 246)
+    memory.decode(1, 10, 2)
+    assert memory.newest(1) == 11
+    memory.keep(1, 0)
+    assert (memory.oldest(1), memory.newest(1), memory.held(1)) == (-1, -1, 0)
+    memory.check()
+
+
+def test_windows_of_slots_apart_and_together() -> None:
+    for unified in (True, False):
+        memory = SlotMemory(ServerSettings(n_ctx=4096, kv_unified=unified), ModelMemory(window=8))
+        memory.process(0, 0, 20)
+        memory.process(3, 0, 5)
+        copy = memory.copy()
+        memory.keep(0, 15)
+        assert (memory.newest(0), memory.newest(3), copy.newest(0)) == (14, 4, 19)
+        assert memory.free_tokens(0) == (4096 - 20 if unified else 1024 - 15)
+        memory.check()
+
+
+def test_positions_are_removed_up_to_an_end() -> None:
+    cells = WindowCells(8, 8, 2)
+    cells.place(1, np.arange(6, dtype=np.int32))
+    cells.remove(1, 2, 4)
+    assert cells.save(1).positions.tolist() == [0, 1, 4, 5]
+    cells.shift(1, 4, 6, -2)
+    assert cells.save(1).positions.tolist() == [0, 1, 2, 3]
+    assert (cells.oldest(1), cells.newest(1), cells.oldest(0), cells.newest(0)) == (0, 3, -1, -1)
+    cells.check()
+    cells.remove(1, 3)
+    assert (cells.oldest(1), cells.newest(1)) == (0, 2)

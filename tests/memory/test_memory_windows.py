@@ -6,7 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentctx_engine.memory import BlockPool, FullAttention, KVManager, KVSequence, SlidingWindow
+from agentctx_engine.memory import (
+    BlockPool,
+    FullAttention,
+    KVManager,
+    KVSequence,
+    SlidingWindow,
+    WindowRetention,
+)
 from agentctx_engine.memory.layer_groups import LayerGroup, peak_blocks
 
 FULL = FullAttention()
@@ -213,4 +220,31 @@ def test_predictor_matches_allocator(tokens: int, chunk: int, window: int, block
     )
     assert smaller is None or not smaller.can_ever_fit(tokens, chunk)
     kv.free(seq)
+    kv.check()
+
+
+@pytest.mark.parametrize(
+    ("retention", "ends"),
+    [
+        (None, list(range(2, 41, 2))),
+        (WindowRetention(), [40]),
+        (WindowRetention(1, 8), [32, 40]),
+        (WindowRetention(2, 8), [24, 32, 40]),
+        (WindowRetention(1, 7), [32, 40]),  # rounded up to whole blocks
+    ],
+)
+def test_a_text_goes_on_from_its_end_and_its_newest_branch_points(
+    retention: WindowRetention | None, ends: list[int]
+) -> None:
+    kv = KVManager([64, 64], 2, groups=[FULL, SlidingWindow(4)], window_retention=retention)
+    text = list(range(100, 141))
+    seq = kv.open(text[:1])
+    assert kv.admit(seq, 1)
+    for token in text[1:]:
+        seq.append([token])
+        assert kv.reserve(seq, len(seq))
+        kv.commit(seq, len(seq))
+    kv.free(seq)
+    hits = {kv.match(kv.open([*text[:length], 7])).num_tokens for length in range(1, 41)}
+    assert sorted(hits - {0}) == ends
     kv.check()
