@@ -82,3 +82,13 @@ def test_leases_run_side_by_side() -> None:
     cache.release(third)
     assert cache.manager.pools[0].num_used_blocks == 0
     cache.manager.check()
+
+
+@pytest.mark.parametrize(("remember_tokens", "texts"), [(None, 4), (32, 2), (160, 10)])
+def test_what_was_evicted_is_remembered_for_a_while(remember_tokens: int | None, texts: int) -> None:
+    """Of a pool of 16 tokens four times as much by default: behind that, text counts as never seen."""
+    cache = PagedCache(KVManager(4, 4, remember_tokens=remember_tokens))
+    for number in range(20):
+        cache.release(cache.commit(range(100 * number, 100 * number + 16)))
+    stops = [cache.match([*range(100 * number, 100 * number + 16), 7]).stop for number in range(19)]
+    assert stops == [Lost.FIRST_DIFFERENCE] * (20 - texts) + [Lost.EVICTED] * (texts - 1)

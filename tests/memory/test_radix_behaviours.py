@@ -564,3 +564,19 @@ def test_memory_stays_below_twice_the_text(new_cache) -> None:
     kept = sum(len(node.key) for node in cache.tree.nodes())
     assert kept == 4 * 20_000
     assert cache.stats().prompt_tokens > 50 * 20_000
+
+
+@pytest.mark.parametrize("page_size", [1, 2, 4])
+def test_output_without_memory_is_left_out_and_the_rest_is_kept(new_cache, page_size: int) -> None:
+    """Eight tokens of prompt and sixteen of memory: of a long output eight tokens stay, whatever the page."""
+    cache = new_cache(page_size, capacity_tokens=16)
+    prompt, output = list(range(8)), list(range(100, 140))
+    serve(cache, prompt, output)
+    assert cache.match([*prompt, *output]).hit_tokens == 16
+    assert cache.pool.num_free == 0
+    # What can be evicted is room too, but for a text that is in use.
+    held = cache.commit([*prompt, 60])  # takes a page of its own for the token behind its hit
+    serve(cache, [50], output)
+    assert cache.match([*prompt, 1]).hit_tokens == 8
+    assert cache.match([50, *output]).hit_tokens == 8 - page_size
+    cache.release(held)
