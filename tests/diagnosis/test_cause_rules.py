@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -26,6 +27,7 @@ from agentctx.diagnosis.conversations import State
 from agentctx.diagnosis.costs import again_share, observed_rate, share_before, tokens_of
 from agentctx.diagnosis.exchange import Exchange
 from agentctx.diagnosis.texts import common_prefix
+from agentctx.diagnosis.turn_tokens import TurnTokens
 from agentctx.diagnosis.views import (
     View,
     answered_ids,
@@ -551,3 +553,10 @@ def test_the_keys_of_argument_objects_have_an_order_in_every_api() -> None:
         log = [Exchange(api, body) for body in bodies]  # type: ignore[arg-type]
         assert [finding.cause for finding in diagnose_log(log).findings] == ["json_key_order"]
         assert not diagnose_log([log[0], log[0]]).findings
+
+
+def test_a_turn_is_named_by_file_and_line_or_by_its_number() -> None:
+    turn = TurnTokens(4, 5, 1, None, None, 10, 5, 0, 5, True)
+    assert turn.place == "request:5"
+    assert replace(turn, file="log.jsonl").place == "log.jsonl:5"
+    assert replace(turn, file="log.jsonl", line=9).place == "log.jsonl:9"

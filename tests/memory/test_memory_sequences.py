@@ -264,3 +264,30 @@ def test_room_for_others_is_kept_even_where_nothing_is_taken() -> None:
     assert not kv.reserve(seq, 9, keep_free=1)
     assert kv.reserve(seq, 9)
     kv.check()
+
+
+def test_whether_a_whole_text_fits_now() -> None:
+    """Counted to the block: what others hold is gone, what a hit brings is not, but for idle blocks, which must be kept."""
+    kv = KVManager(4, 4)
+
+    def fits(tokens: list[int]) -> bool:
+        seq = kv.open(tokens)
+        return kv.can_fit_whole(seq, 64, kv.match(seq))
+
+    assert fits(list(range(16)))
+    assert not fits(list(range(17)))
+    other = kv.open(list(range(8)))
+    assert kv.admit(other, 8)
+    kv.commit(other, 8)
+    assert fits(list(range(100, 108)))
+    assert not fits(list(range(100, 109)))
+    assert fits([*range(8), *range(100, 108)]), "two of its blocks are there, in use"
+    assert not fits([*range(8), *range(100, 109)])
+    kv.free(other)
+    assert fits([*range(8), *range(100, 108)]), (
+        "now they are idle: still there, and no longer free for others"
+    )
+    assert not fits([*range(8), *range(100, 109)])
+    assert fits(list(range(100, 116)))
+    assert kv.can_ever_fit(16, 64)
+    assert not kv.can_ever_fit(17, 64)
