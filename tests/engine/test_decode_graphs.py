@@ -47,7 +47,9 @@ QUIET = list(HealthCheck)
 def model(family: Family, attention: str, device: str = "cpu") -> Model:
     """Without the C kernels, of which a tape knows nothing."""
     layers = 3 if family == "gemma3" else 2  # every third of Gemma's sees the whole context
-    config = random_config(family, vocab_size=VOCABULARY, num_layers=layers, window=24)
+    config = random_config(
+        family, vocab_size=VOCABULARY, num_layers=layers, num_heads=2, num_kv_heads=1, window=24
+    )
     if attention == "triton":
         pytest.importorskip("triton")
     with pytest.MonkeyPatch.context() as patch:
@@ -248,8 +250,11 @@ def test_what_can_be_recorded_and_what_not() -> None:
         ValueError, match="can't be had with this model's attention: take the attention backend 'triton'"
     ):
         Engine(random_model("llama"), num_blocks=8, cuda_graphs=True)
-    with pytest.raises(ValueError, match="can't be had with quantized KV memory"):
-        Engine(model("llama", "reference"), num_blocks=8, cuda_graphs=True, kv_kind="int8")
+    with pytest.raises(ValueError, match="this model's attention and quantized KV memory"):
+        Engine(random_model("llama"), num_blocks=8, cuda_graphs=True, kv_kind="int8")
+    quantized = EngineConfig(num_blocks=8, cuda_graphs=True, kv_kind="int8")
+    with Engine(model("llama", "reference"), quantized) as engine:
+        assert engine._core.runner.graphs is not None
     with pytest.raises(ValueError, match="drop cuda_graphs"):
         EngineConfig(deterministic=True, cuda_graphs=True)
     with Engine(model("llama", "reference"), num_blocks=8) as engine:

@@ -88,7 +88,7 @@ def test_quantized_memory_reads_the_same_with_either_backend(kind: str) -> None:
     prompt = tuple((7 * i) % 250 + 1 for i in range(40))
     config = EngineConfig(block_size=8, num_blocks=32, kv_kind="int8" if kind == "int8" else "fp8")
     logits = []
-    for attention in ("triton", "cpu"):
+    for attention in ("triton", "reference"):
         arrivals = (Arrival(prompt[:20], 1, step=0), Arrival(prompt, 3, step=3))
         _, request = run(model("llama", attention), Schedule(config, arrivals), keep_logits=True).requests
         assert request.cached_tokens == 16

@@ -26,6 +26,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from agentctx_engine.attention.quantized import Packing
+
 IntArray = npt.NDArray[np.int32] | npt.NDArray[np.int64] | Sequence[int]
 
 
@@ -62,6 +64,7 @@ class Batch:
     block_tables: per layer group [sequences, most blocks] int32, padded with 0
     slot_mapping: per layer group [tokens] int64: block id * block_size + offset, where K and V are written
     logit_rows: [rows] int64, the rows of the flat batch whose logits are wanted, in order
+    packing: how the KV memory is quantized, if it is and the model is to read it so
     """
 
     chunks: tuple[Chunk, ...]
@@ -73,13 +76,21 @@ class Batch:
     block_tables: tuple[Tensor, ...]
     slot_mapping: tuple[Tensor, ...]
     logit_rows: Tensor
+    packing: Packing | None = None
 
     @property
     def num_tokens(self) -> int:
         return self.query_starts[-1]
 
     @classmethod
-    def build(cls, chunks: Sequence[Chunk], *, block_size: int, device: torch.device | str = "cpu") -> Batch:
+    def build(
+        cls,
+        chunks: Sequence[Chunk],
+        *,
+        block_size: int,
+        device: torch.device | str = "cpu",
+        packing: Packing | None = None,
+    ) -> Batch:
         """Flatten the chunks. Raises ``ValueError`` for an empty chunk or too short a block table."""
         if not chunks:
             raise ValueError("a batch needs at least one chunk")
@@ -114,6 +125,7 @@ class Batch:
             block_tables=tuple(tensor(t) for t in tables),
             slot_mapping=tuple(tensor(s) for s in slots),
             logit_rows=torch.tensor(rows, dtype=torch.int64, device=device),
+            packing=packing,
         )
 
 

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from agentctx_engine.attention.batch import Chunk
+from agentctx_engine.attention.quantized import Packing
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -24,6 +25,7 @@ class DecodeBatch:
     lengths: [rows] int32, keys of each sequence with the token's own; 0 for padding
     block_tables: per layer group [rows, width] int32, of which a row's first entries count, as its length says
     slot_mapping: per layer group [rows] int64
+    packing: how the KV memory is quantized, if it is
     """
 
     block_size: int
@@ -32,6 +34,7 @@ class DecodeBatch:
     lengths: Tensor
     block_tables: tuple[Tensor, ...]
     slot_mapping: tuple[Tensor, ...]
+    packing: Packing | None = None
 
     @property
     def num_rows(self) -> int:
@@ -47,11 +50,18 @@ class DecodeBuffers:
     """The tensors of the largest ``DecodeBatch``; smaller ones are views of their first rows."""
 
     def __init__(
-        self, *, rows: int, width: int, block_size: int, spare_blocks: Sequence[int], device: torch.device
+        self,
+        *,
+        rows: int,
+        width: int,
+        block_size: int,
+        spare_blocks: Sequence[int],
+        device: torch.device,
+        packing: Packing | None = None,
     ) -> None:
         """``width``: entries of a block table. ``spare_blocks``: of each layer group, a block that nobody holds."""
         groups, pinned = len(spare_blocks), device.type == "cuda"
-        self._block_size = block_size
+        self._block_size, self._packing = block_size, packing
         self._spare_slots = np.asarray(spare_blocks, dtype=np.int64)[:, None] * block_size
         self._numbers = torch.zeros((2 + groups, rows), dtype=torch.int64, device=device)
         self._lengths = torch.zeros(rows, dtype=torch.int32, device=device)
@@ -70,6 +80,7 @@ class DecodeBuffers:
             lengths=self._lengths[:rows],
             block_tables=tuple(table[:rows] for table in self._tables),
             slot_mapping=tuple(slots[:rows] for slots in self._numbers[2:, :rows]),
+            packing=self._packing,
         )
 
     def fill(self, chunks: Sequence[Chunk], rows: int) -> None:

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from agentctx_engine.attention.batch import Batch
 from agentctx_engine.attention.decode_batch import DecodeBatch
+from agentctx_engine.attention.quantized import Packing
 
 
 @dataclass(frozen=True)
@@ -19,6 +20,7 @@ class ReferencePlan:
     windows: tuple[int | None, ...]
 
     def attend(self, group: int, queries: Tensor, cache: Tensor, scale: float) -> Tensor:
+        cache = _full(cache, self.batch.packing)
         rows, heads, head_dim = queries.shape
         sharing = heads // cache.shape[3]
         slots = cache.double().flatten(1, 2)  # [2, slots, kv_heads, head_dim]
@@ -41,6 +43,23 @@ class ReferencePlan:
                     out[row, head] = (weights @ values).to(out.dtype)
         return out.flatten(1)
 
+    def write_packed(self, group: int, keys: Tensor, values: Tensor, cache: Tensor) -> None:
+        """Block by block: what it held, then the new tokens, then zeros, packed anew."""
+        packing, size, row = self.batch.packing, self.batch.block_size, 0
+        assert packing is not None
+        for chunk in self.batch.chunks:
+            position = chunk.start
+            while position < chunk.context_len:
+                offset = position % size
+                count = min(size - offset, chunk.context_len - position)
+                block = [int(chunk.block_tables[group][position // size])]
+                held = packing.unpack(cache[:, block])
+                held[:, 0, offset:] = 0
+                held[0, 0, offset : offset + count] = keys[row : row + count]
+                held[1, 0, offset : offset + count] = values[row : row + count]
+                cache[:, block] = packing.pack(held)
+                position, row = position + count, row + count
+
     def _first(self, group: int, position: int) -> int:
         window = self.windows[group]
         return 0 if window is None else max(0, position - window + 1)
@@ -54,6 +73,7 @@ class ReferenceDecodePlan:
     windows: tuple[int | None, ...]
 
     def attend(self, group: int, queries: Tensor, cache: Tensor, scale: float) -> Tensor:
+        cache = _full(cache, self.batch.packing)
         rows, head_dim = len(queries), queries.shape[2]
         length = F.pad(self.batch.lengths, (0, rows - self.batch.num_rows))[:, None]
         table = F.pad(self.batch.block_tables[group], (0, 0, 0, rows - self.batch.num_rows)).long()
@@ -71,9 +91,26 @@ class ReferenceDecodePlan:
         values = values.masked_fill(~seen[:, :, None, None], 0.0)  # whatever stands there, be it no number
         return torch.einsum("rksn,rnkd->rksd", weights, values).reshape(rows, -1).to(queries.dtype)
 
+    def write_packed(self, group: int, keys: Tensor, values: Tensor, cache: Tensor) -> None:
+        packing, size = self.batch.packing, self.batch.block_size
+        assert packing is not None
+        blocks = self.batch.slot_mapping[group] // size
+        place = torch.arange(size, device=keys.device)[:, None, None]
+        offset = (self.batch.positions % size)[:, None, None, None]
+        held = packing.unpack(cache.index_select(1, blocks)).masked_fill(place >= offset, 0.0)
+        new = torch.stack([keys, values])[:, :, None].expand_as(held)
+        cache.index_copy_(1, blocks, packing.pack(torch.where(place == offset, new, held)))
+
+
+def _full(cache: Tensor, packing: Packing | None) -> Tensor:
+    return cache if packing is None else packing.unpack(cache)
+
 
 class ReferenceAttention:
     """Float64 arithmetic through the block tables, no tricks."""
+
+    def reads_packed(self, packing: Packing) -> bool:
+        return True
 
     def plan(self, batch: Batch, windows: Sequence[int | None], dtype: torch.dtype) -> ReferencePlan:
         return ReferencePlan(batch, tuple(windows))

@@ -11,10 +11,15 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from agentctx_engine.attention.backend import FusedKernels
 from agentctx_engine.attention.batch import Batch
 from agentctx_engine.attention.decode_batch import DecodeBatch
+from agentctx_engine.attention.quantized import Packing
 from agentctx_engine.attention.triton_kernels.decode import decode_attention, splits_for
 from agentctx_engine.attention.triton_kernels.kv_view import KvView
+from agentctx_engine.attention.triton_kernels.kv_write import write_packed, written_blocks
+from agentctx_engine.attention.triton_kernels.layer_kernels import TritonLayerKernels
+from agentctx_engine.attention.triton_kernels.online_softmax import INTERPRETED
 from agentctx_engine.attention.triton_kernels.prefill import PrefillShape, cut_into_tiles, prefill_attention
 
 _PROCESSORS_OF_A_CPU = 4  # what the interpreter is told, so that contexts are split there too
@@ -74,18 +79,47 @@ class Chunks:
         return self.tiles[tokens]
 
 
+Written = tuple[Tensor, Tensor, Tensor, Tensor]
+"""(blocks, rows, offsets, counts), each [written] int32, as ``write_packed`` takes them."""
+
+
+def _written(batch: Batch) -> tuple[Written, ...]:
+    """Per layer group, the quantized blocks that a step puts tokens into."""
+    return tuple(
+        written_blocks(
+            [(chunk.start, len(chunk.token_ids), chunk.block_tables[group]) for chunk in batch.chunks],
+            batch.block_size,
+            batch.token_ids.device,
+        )
+        for group in range(len(batch.block_tables))
+    )
+
+
+def _written_by_singles(batch: DecodeBatch) -> tuple[Written, ...]:
+    """One token each; padding goes to the spare block, in no order."""
+    rows = torch.arange(batch.num_rows, dtype=torch.int32, device=batch.lengths.device)
+    offsets = (batch.positions % batch.block_size).int()
+    return tuple(
+        ((slots // batch.block_size).int(), rows, offsets, torch.ones_like(rows))
+        for slots in batch.slot_mapping
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class TritonPlan:
-    """One step (an ``AttentionPlan``)."""
+    """One step (an ``AttentionPlan``, and a ``PackedPlan``)."""
 
     windows: tuple[int | None, ...]
     num_tokens: int
     singles: Singles
     chunks: Chunks | None
     processors: int
+    packing: Packing | None = None
+    written: tuple[Written, ...] = ()  # of a batch with packing
 
     def attend(self, group: int, queries: Tensor, cache: Tensor, scale: float) -> Tensor:
-        kv, window, singles = KvView.full(cache), self.windows[group], self.singles
+        kv = KvView.full(cache) if self.packing is None else KvView.packed(cache, self.packing)
+        window, singles = self.windows[group], self.singles
         heads, head_dim = queries.shape[1:]
         out = queries.new_empty((queries.shape[0], heads * head_dim))
         out[self.num_tokens :] = 0
@@ -102,15 +136,25 @@ class TritonPlan:
             )  # fmt: skip
         return out
 
+    def write_packed(self, group: int, keys: Tensor, values: Tensor, cache: Tensor) -> None:
+        assert self.packing is not None
+        blocks, rows, offsets, counts = self.written[group]
+        write_packed(
+            cache, self.packing, keys, values, blocks=blocks, rows=rows, offsets=offsets, counts=counts
+        )
+
 
 class TritonAttention:
-    """For GPUs; with ``TRITON_INTERPRET=1`` set before triton is imported, also on the CPU, slowly.
+    """For GPUs; with ``TRITON_INTERPRET=1`` set before triton is imported, also on the CPU, slowly."""
 
-    ``shape``: of the prefill kernel, ``None`` for the default.
-    """
-
-    def __init__(self, shape: PrefillShape | None = None) -> None:
+    def __init__(self, shape: PrefillShape | None = None, *, fused: bool = not INTERPRETED) -> None:
+        """``shape``: of the prefill kernel, ``None`` for the default. ``fused``: bring kernels for the rest of a layer, which the
+        interpreter would only make slower."""
         self._shape = shape
+        self.layer_kernels: FusedKernels | None = TritonLayerKernels() if fused else None
+
+    def reads_packed(self, packing: Packing) -> bool:
+        return packing.numbers % 4 == 0  # the scales behind them are aligned
 
     def plan(self, batch: Batch, windows: Sequence[int | None], dtype: torch.dtype) -> TritonPlan:
         return TritonPlan(
@@ -119,13 +163,22 @@ class TritonAttention:
             Singles.of(batch),
             Chunks.of(batch, self._shape),
             _processors(batch.token_ids.device),
+            batch.packing,
+            () if batch.packing is None else _written(batch),
         )
 
     def plan_decode(
         self, batch: DecodeBatch, windows: Sequence[int | None], dtype: torch.dtype
     ) -> TritonPlan:
-        processors = _processors(batch.lengths.device)
-        return TritonPlan(tuple(windows), batch.num_rows, Singles.of_all(batch), None, processors)
+        return TritonPlan(
+            tuple(windows),
+            batch.num_rows,
+            Singles.of_all(batch),
+            None,
+            _processors(batch.lengths.device),
+            batch.packing,
+            () if batch.packing is None else _written_by_singles(batch),
+        )
 
 
 def _processors(device: torch.device) -> int:

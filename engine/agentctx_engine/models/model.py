@@ -10,11 +10,20 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
 from agentctx_engine.attention import kv_cache, tiles
-from agentctx_engine.attention.backend import AttentionBackend, AttentionPlan, DecodePlanner
+from agentctx_engine.attention.backend import (
+    AttentionBackend,
+    AttentionPlan,
+    DecodePlanner,
+    FusedKernels,
+    KernelBackend,
+    PackedBackend,
+    PackedPlan,
+)
 from agentctx_engine.attention.batch import Batch
 from agentctx_engine.attention.cpu import CpuAttention
 from agentctx_engine.attention.decode_batch import DecodeBatch
 from agentctx_engine.attention.named import accelerated_attention
+from agentctx_engine.attention.quantized import Packing
 from agentctx_engine.kernels import LANES, Kernels, attends, load_kernels
 from agentctx_engine.models.coded_weight import CodedWeight, stack
 from agentctx_engine.models.config import Rope
@@ -22,6 +31,8 @@ from agentctx_engine.models.fingerprint import Fingerprint
 from agentctx_engine.models.linear import MIN_ROWS, Linear
 from agentctx_engine.models.rope import Rotation, rotate
 from agentctx_engine.models.weights import CodedWeights, Progress, Weights, expected_shapes
+
+LayerKernels = Kernels | FusedKernels
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +60,9 @@ class Step:
     turns: dict[Rope, Tensor]
     slot_mapping: tuple[Tensor, ...]
     plan: AttentionPlan
-    kernels: Kernels | None  # None in a deterministic step, too: its bits never depend on a compiler
+    kernels: LayerKernels | None  # None in a deterministic step, too: its bits never depend on a compiler
     wanted: Tensor | None  # the rows that leave the last layer; None: all
+    packed: bool = False  # the KV memory is quantized
 
 
 class Model:
@@ -73,13 +85,15 @@ class Model:
         self.device = torch.device(device)
         on_cpu = self.device.type == "cpu"
         kernels = load_kernels() if on_cpu and dtype == torch.float32 else None
-        self.kernels = "torch" if kernels is None else "c"  # what decodes on the CPU
-        self._kernels = kernels
         self.attention: AttentionBackend = attention or (
             CpuAttention(kernels if attends(self.config.head_dim) else None)
             if on_cpu
             else accelerated_attention(self.device)
         )
+        fused = self.attention.layer_kernels if isinstance(self.attention, KernelBackend) else None
+        self._kernels: LayerKernels | None = fused or kernels
+        # What the products are surrounded with: nothing more than torch, C loops on the CPU, or Triton kernels.
+        self.kernels = "triton" if fused is not None else "torch" if kernels is None else "c"
         self._windows = tuple(group.window for group in self.config.layer_groups)
         self._rotation = Rotation(self.config.ropes, self.config.head_dim, self.device)
         reader = _Reader(weights, dtype, self.device, progress, kernels)
@@ -112,20 +126,10 @@ class Model:
         """
         if deterministic:
             return self._forward_in_tiles(batch, kv_caches)
-        padding, rows = max(0, self._min_rows - batch.num_tokens), len(batch.logit_rows)
-        x = self._run(
-            F.pad(batch.token_ids, (0, padding)),
-            Step(
-                rows=slice(0, batch.num_tokens),
-                turns=self._rotation.at(F.pad(batch.positions, (0, padding))),
-                slot_mapping=batch.slot_mapping,
-                plan=self.attention.plan(batch, self._windows, self.dtype),
-                kernels=self._kernels,
-                wanted=F.pad(batch.logit_rows, (0, max(0, self._min_rows - rows))),
-            ),
-            kv_caches,
-        )
-        return self._logits(x, self._kernels)[:rows]
+        rows = len(batch.logit_rows)
+        wanted = F.pad(batch.logit_rows, (0, max(0, self._min_rows - rows)))
+        plan = self.attention.plan(batch, self._windows, self.dtype)
+        return self._forward(batch, plan, wanted, kv_caches)[:rows]
 
     @property
     def decodes_in_place(self) -> bool:
@@ -139,21 +143,33 @@ class Model:
         As ``forward``, but that the same kernels run whatever stands in the batch's tensors, so that it can be recorded.
         """
         assert isinstance(self.attention, DecodePlanner)
-        rows = batch.num_rows
+        plan = self.attention.plan_decode(batch, self._windows, self.dtype)
+        return self._forward(batch, plan, None, kv_caches)[: batch.num_rows]
+
+    def reads_packed(self, packing: Packing) -> bool:
+        """Whether batches may say that their KV memory is quantized like this: rows of bytes are then the caches."""
+        return isinstance(self.attention, PackedBackend) and self.attention.reads_packed(packing)
+
+    def _forward(
+        self,
+        batch: Batch | DecodeBatch,
+        plan: AttentionPlan,
+        wanted: Tensor | None,
+        kv_caches: Sequence[Tensor],
+    ) -> Tensor:
+        """Logits [rows, vocab_size] of the ``wanted`` rows, padding behind them."""
+        rows = len(batch.token_ids)
         padding = max(0, self._min_rows - rows)
-        x = self._run(
-            F.pad(batch.token_ids, (0, padding)),
-            Step(
-                rows=slice(0, rows),
-                turns=self._rotation.at(F.pad(batch.positions, (0, padding))),
-                slot_mapping=batch.slot_mapping,
-                plan=self.attention.plan_decode(batch, self._windows, self.dtype),
-                kernels=self._kernels,
-                wanted=None,
-            ),
-            kv_caches,
+        step = Step(
+            rows=slice(0, rows),
+            turns=self._rotation.at(F.pad(batch.positions, (0, padding))),
+            slot_mapping=batch.slot_mapping,
+            plan=plan,
+            kernels=self._kernels,
+            wanted=wanted,
+            packed=batch.packing is not None,
         )
-        return self._logits(x, self._kernels)[:rows]
+        return self._logits(self._run(F.pad(batch.token_ids, (0, padding)), step, kv_caches))
 
     def _forward_in_tiles(self, batch: Batch, kv_caches: Sequence[Tensor]) -> Tensor:
         result = torch.empty((len(batch.logit_rows), self.config.vocab_size), device=self.device)
@@ -175,32 +191,36 @@ class Model:
             target = place[rows.batch_rows]
             wanted = target >= 0
             if wanted.any():
-                result[target[wanted]] = self._logits(x, None)[rows.rows[wanted]]
+                result[target[wanted]] = self._logits(x)[rows.rows[wanted]]
         return result
 
     def _run(self, token_ids: Tensor, step: Step, kv_caches: Sequence[Tensor]) -> Tensor:
-        """All layers: token ids [rows] → hidden states [wanted rows, hidden_size]."""
+        """All layers: token ids [rows] → normed hidden states [wanted rows, hidden_size]."""
+        kernels = step.kernels
         x = F.embedding(token_ids, self.embedding) * self.config.embedding_scale
-        for layer, cache in zip(self.layers, kv_caches, strict=True):
-            attended = self._attend(layer, x, cache, step)
+        normed = self._norm(x, self.layers[0].attention_norm, kernels)
+        following = [layer.attention_norm for layer in self.layers[1:]] + [self.final_norm]
+        for layer, next_norm, cache in zip(self.layers, following, kv_caches, strict=True):
+            attended = self._attend(layer, normed, cache, step)
             if layer is self.layers[-1] and step.wanted is not None:
                 attended, x = attended[step.wanted], x[step.wanted]
-            x += self._attention_out(layer, attended, step.kernels)
-            x += self._mlp(layer, x, step.kernels)
-        return x
+            out = self._attention_out(layer, attended, kernels)
+            x, normed = self._add_and_norm(x, out, layer.mlp_norm, kernels)
+            x, normed = self._add_and_norm(x, self._mlp(layer, normed, kernels), next_norm, kernels)
+        return normed
 
-    def _logits(self, x: Tensor, kernels: Kernels | None) -> Tensor:
-        return self.output(self._norm(x, self.final_norm, kernels)).float()
+    def _logits(self, normed: Tensor) -> Tensor:
+        return self.output(normed).float()
 
     def _attend(self, layer: Layer, x: Tensor, cache: Tensor, step: Step) -> Tensor:
-        """One layer's keys and values written, and its attention on ``x`` [rows, hidden_size]."""
+        """One layer's keys and values written, and its attention on ``x`` [rows, hidden_size], which is normed."""
         config, kernels = self.config, step.kernels
-        qkv = layer.qkv(self._norm(x, layer.attention_norm, kernels)).view(x.shape[0], -1, config.head_dim)
+        qkv = layer.qkv(x).view(x.shape[0], -1, config.head_dim)
         heads, values = torch.split(qkv, [config.num_heads + config.num_kv_heads, config.num_kv_heads], dim=1)
         if layer.head_norm is not None:
             heads = F.rms_norm(heads, heads.shape[-1:], None, config.norm_eps) * layer.head_norm
         slots = step.slot_mapping[layer.group]
-        if kernels is not None:
+        if kernels is not None and not step.packed:
             if layer.head_norm is not None:
                 qkv = torch.cat([heads, values], dim=1)
             kernels.rotate_and_write(qkv, step.turns[layer.rope], cache, slots, heads.shape[1])
@@ -209,26 +229,44 @@ class Model:
             queries, keys = torch.split(
                 rotate(heads, step.turns[layer.rope]), [config.num_heads, config.num_kv_heads], dim=1
             )
-            kv_cache.write(cache, slots, keys[step.rows], values[step.rows])
+            if step.packed:
+                assert isinstance(step.plan, PackedPlan)
+                step.plan.write_packed(layer.group, keys[step.rows], values[step.rows], cache)
+            else:
+                kv_cache.write(cache, slots, keys[step.rows], values[step.rows])
         return step.plan.attend(layer.group, queries, cache, config.softmax_scale)
 
-    def _attention_out(self, layer: Layer, attended: Tensor, kernels: Kernels | None) -> Tensor:
+    def _attention_out(self, layer: Layer, attended: Tensor, kernels: LayerKernels | None) -> Tensor:
         out = layer.attention_out(attended)
         return out if layer.attention_out_norm is None else self._norm(out, layer.attention_out_norm, kernels)
 
-    def _mlp(self, layer: Layer, x: Tensor, kernels: Kernels | None) -> Tensor:
-        """One layer's gated MLP on ``x`` [rows, hidden_size]."""
-        gate_up = layer.gate_up(self._norm(x, layer.mlp_norm, kernels))
-        config = self.config
-        if kernels is not None and config.activation == "silu" and config.intermediate_size % LANES == 0:
-            out = layer.down(kernels.gate_silu(gate_up))
-        else:
-            gate, up = gate_up.chunk(2, dim=-1)
-            gate = F.silu(gate) if config.activation == "silu" else F.gelu(gate, approximate="tanh")
-            out = layer.down(gate.mul_(up))
+    def _mlp(self, layer: Layer, x: Tensor, kernels: LayerKernels | None) -> Tensor:
+        """One layer's gated MLP on ``x`` [rows, hidden_size], which is normed."""
+        out = layer.down(self._gate(layer.gate_up(x), kernels))
         return out if layer.mlp_out_norm is None else self._norm(out, layer.mlp_out_norm, kernels)
 
-    def _norm(self, x: Tensor, weight: Tensor, kernels: Kernels | None) -> Tensor:
+    def _gate(self, gate_up: Tensor, kernels: LayerKernels | None) -> Tensor:
+        """[rows, 2 * intermediate_size] → [rows, intermediate_size]"""
+        silu = self.config.activation == "silu"
+        if isinstance(kernels, Kernels):
+            if silu and self.config.intermediate_size % LANES == 0:
+                return kernels.gate_silu(gate_up)
+        elif kernels is not None:
+            return kernels.gate(gate_up, self.config.activation)
+        gate, up = gate_up.chunk(2, dim=-1)
+        gate = F.silu(gate) if silu else F.gelu(gate, approximate="tanh")
+        return gate.mul_(up)
+
+    def _add_and_norm(
+        self, x: Tensor, added: Tensor, weight: Tensor, kernels: LayerKernels | None
+    ) -> tuple[Tensor, Tensor]:
+        """(``x + added``, its norm); ``x`` may be changed."""
+        if kernels is None or isinstance(kernels, Kernels):
+            x += added
+            return x, self._norm(x, weight, kernels)
+        return kernels.add_rms_norm(x, added, weight, self.config.norm_eps)
+
+    def _norm(self, x: Tensor, weight: Tensor, kernels: LayerKernels | None) -> Tensor:
         if kernels is not None:
             return kernels.rms_norm(x, weight, self.config.norm_eps)
         return F.rms_norm(x, x.shape[-1:], weight, self.config.norm_eps)

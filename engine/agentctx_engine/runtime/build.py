@@ -13,7 +13,13 @@ from agentctx_engine.runtime.decode_graphs import GraphSettings, can_record, rec
 from agentctx_engine.runtime.errors import EngineMemoryError
 from agentctx_engine.runtime.kv_store import KvStore
 from agentctx_engine.runtime.memory_budget import DeviceMemory, num_blocks
-from agentctx_engine.runtime.model_runner import DecoderModel, ModelRunner, block_bytes
+from agentctx_engine.runtime.model_runner import (
+    DecoderModel,
+    ModelRunner,
+    block_bytes,
+    packing_of,
+    reads_packed,
+)
 from agentctx_engine.runtime.paged_store import PagedStore, Windows
 from agentctx_engine.runtime.radix_store import RadixStore
 from agentctx_engine.runtime.scheduler import Scheduler
@@ -66,11 +72,13 @@ def _graphs(
     model: DecoderModel, config: EngineConfig, blocks: int, windows: Windows | None
 ) -> GraphSettings | None:
     """Whether, and how, decode steps are recorded. Raises ``ValueError`` if they are to be and can't."""
-    possible = can_record(model) and config.kv_kind is None
+    packing = packing_of(model, config.block_size, config.kv_kind)
+    possible = can_record(model) and (packing is None or reads_packed(model, packing))
     if config.cuda_graphs and not possible:
-        what = "quantized KV memory" if config.kv_kind else "this model's attention"
+        quantized = " and quantized KV memory" if config.kv_kind else ""
         raise ValueError(
-            f"cuda_graphs=True can't be had with {what}: take the attention backend 'triton' and full width, or drop it"
+            f"cuda_graphs=True can't be had with this model's attention{quantized}: take the attention backend 'triton', "
+            "or drop it"
         )
     wanted = model.device.type == "cuda" if config.cuda_graphs is None else config.cuda_graphs
     if config.deterministic or not (wanted and possible):

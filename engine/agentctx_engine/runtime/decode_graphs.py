@@ -17,6 +17,7 @@ from torch import Tensor
 
 from agentctx_engine.attention.batch import Chunk
 from agentctx_engine.attention.decode_batch import DecodeBatch, DecodeBuffers
+from agentctx_engine.attention.quantized import Packing
 from agentctx_engine.models.config import ModelConfig
 
 Replay = Callable[[], Tensor]
@@ -112,7 +113,12 @@ class GraphSettings:
     recorder: Recorder
 
     def make(
-        self, model: object, kv_caches: Sequence[Tensor], block_size: int, spare_blocks: Sequence[int]
+        self,
+        model: object,
+        kv_caches: Sequence[Tensor],
+        block_size: int,
+        spare_blocks: Sequence[int],
+        packing: Packing | None,
     ) -> DecodeGraphs:
         """``spare_blocks``: of each layer group, a block of its layers' memory that no sequence will ever hold."""
         assert isinstance(model, RecordableModel)
@@ -122,6 +128,7 @@ class GraphSettings:
             block_size=block_size,
             spare_blocks=spare_blocks,
             device=model.device,
+            packing=packing,
         )
         return DecodeGraphs(model, kv_caches, buffers, max_samples=self.max_samples, recorder=self.recorder)
 

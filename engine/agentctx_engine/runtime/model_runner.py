@@ -63,6 +63,12 @@ def packing_of(model: DecoderModel, block_size: int, kv_kind: KvKind | None) -> 
     return Packing(kv_kind, block_size, config.num_kv_heads, config.head_dim, model.dtype)
 
 
+def reads_packed(model: object, packing: Packing) -> bool:
+    """Whether the model reads and writes quantized memory itself; else its layers are unpacked for it."""
+    reads = getattr(model, "reads_packed", None)
+    return reads is not None and bool(reads(packing))
+
+
 class ModelRunner:
     """Runs steps against the KV memory it allocated: one tensor per layer, ``[2, num_blocks, block_size, kv_heads, head_dim]``."""
 
@@ -90,9 +96,14 @@ class ModelRunner:
         ]
         per_group = [num_blocks] * len(config.layer_groups) if isinstance(num_blocks, int) else num_blocks
         self.packing = packing_of(model, block_size, kv_kind)
+        self.reads_packed = self.packing is not None and reads_packed(model, self.packing)
         spare = 0 if graphs is None else 1
         self.kv_caches = [self._allocate(per_group[group] + spare) for group in self.group_of_layer]
-        self.graphs = None if graphs is None else graphs.make(model, self.kv_caches, block_size, per_group)
+        self.graphs = (
+            None
+            if graphs is None
+            else graphs.make(model, self.kv_caches, block_size, per_group, self.packing)
+        )
 
     def _allocate(self, num_blocks: int) -> Tensor:
         """One layer's KV memory."""
@@ -163,10 +174,15 @@ class ModelRunner:
         if self.graphs is not None and self.graphs.take(parts):
             return self.graphs.run(parts, tokens)
         caches: Sequence[Tensor] = self.kv_caches
-        if self.packing is not None:
+        if self.packing is not None and not self.reads_packed:
             parts, used = use_blocks(parts, self.model.config, self.block_size, self.model.device)
             caches = UnpackedLayers(self.kv_caches, self.packing, [used[g] for g in self.group_of_layer])
-        batch = Batch.build(parts, block_size=self.block_size, device=self.model.device)
+        batch = Batch.build(
+            parts,
+            block_size=self.block_size,
+            device=self.model.device,
+            packing=self.packing if self.reads_packed else None,
+        )
         if tokens is not None:
             batch.token_ids.copy_(tokens)
         return self.model.forward(batch, caches, deterministic=self.deterministic)

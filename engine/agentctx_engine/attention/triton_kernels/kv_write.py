@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
+from agentctx_engine.attention.batch import IntArray
 from agentctx_engine.attention.quantized import LARGEST, Packing
 from agentctx_engine.attention.triton_kernels.kv_view import KvView
 
@@ -117,7 +120,7 @@ def write_packed(
 
 
 def written_blocks(
-    chunks: list[tuple[int, int, list[int]]], block_size: int, device: torch.device | str = "cpu"
+    chunks: Sequence[tuple[int, int, IntArray]], block_size: int, device: torch.device | str = "cpu"
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """(blocks, rows, offsets, counts) for ``write_packed``: of chunks, each (first position, tokens, block table), whose
     rows follow one another."""
