@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
+import numpy.typing as npt
 
 from agentctx_engine.runtime.config import EngineConfig
 from agentctx_engine.runtime.model_runner import DecoderModel
@@ -24,6 +25,23 @@ def fresh_answer(
     [request] = run(model, schedule, keep_logits=True, check=False).requests
     assert (request.cached_tokens, request.computed_tokens) == (0, len(prompt))
     return request.samples[0]
+
+
+def same_bits(ours: list[npt.NDArray[np.float32]], theirs: list[npt.NDArray[np.float32]]) -> bool:
+    """Equal to the last bit, not only as numbers: the sign of a zero counts."""
+    pairs = zip(ours, theirs, strict=True)
+    return all(np.array_equal(a.view(np.uint32), b.view(np.uint32)) for a, b in pairs)
+
+
+def assert_same_bits(result: Run, schedule: Schedule, alone: Callable[[Arrival], Sample]) -> None:
+    """All of a deterministic schedule's logits equal those of fresh engines."""
+    for request, arrival in zip(result.requests, schedule.arrivals, strict=True):
+        expected = alone(arrival)
+        for sample in request.samples:
+            length = len(sample.output)
+            assert length == len(expected.output) or cancelled(request)
+            assert sample.output == expected.output[:length]
+            assert same_bits(sample.logits, expected.logits[:length])
 
 
 def assert_same_answers(result: Run, schedule: Schedule, alone: Callable[[Arrival], Sample]) -> None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from functools import cache
 
-import numpy as np
-import numpy.typing as npt
 import pytest
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
@@ -16,9 +14,9 @@ from agentctx_engine.runtime.config import EngineConfig
 from agentctx_engine.runtime.model_runner import split_into_waves
 from agentctx_engine.runtime.request import Sample
 
-from .answers import assert_same_answers, fresh_answer
+from .answers import assert_same_answers, assert_same_bits, fresh_answer, same_bits
 from .clients import Clients, distinct
-from .schedules import Arrival, Schedule, cancelled, check_end, run, schedules
+from .schedules import Arrival, Schedule, check_end, run, schedules
 
 VOCABULARY = 256
 
@@ -37,12 +35,6 @@ def model(family: Family, kernels: str = "c") -> Model:
 def alone(family: Family, prompt: tuple[int, ...], max_tokens: int, deterministic: bool) -> Sample:
     """The greedy answer of a fresh engine that has no cache, for this one request in one chunk."""
     return fresh_answer(model(family), prompt, max_tokens, deterministic=deterministic)
-
-
-def same_bits(ours: list[npt.NDArray[np.float32]], theirs: list[npt.NDArray[np.float32]]) -> bool:
-    """Equal to the last bit, not only as numbers: the sign of a zero counts."""
-    pairs = zip(ours, theirs, strict=True)
-    return all(np.array_equal(a.view(np.uint32), b.view(np.uint32)) for a, b in pairs)
 
 
 @settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
@@ -71,13 +63,11 @@ def check_bits(subject: Model, family: Family, schedule: Schedule) -> None:
     """All of a deterministic schedule's logits equal those of fresh engines."""
     result = run(subject, schedule, keep_logits=True)
     check_end(result)
-    for request, arrival in zip(result.requests, schedule.arrivals, strict=True):
-        expected = alone(family, arrival.prompt, arrival.max_tokens, deterministic=True)
-        for sample in request.samples:
-            length = len(sample.output)
-            assert length == len(expected.output) or cancelled(request)
-            assert sample.output == expected.output[:length]
-            assert same_bits(sample.logits, expected.logits[:length])
+    assert_same_bits(
+        result,
+        schedule,
+        lambda arrival: alone(family, arrival.prompt, arrival.max_tokens, deterministic=True),
+    )
     event(f"hits: {result.core.totals.cached_tokens > 0}, preempted: {result.core.totals.preemptions > 0}")
 
 

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 import subprocess
 import sys
 import textwrap
-import time
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -24,6 +21,8 @@ from agentctx_engine.runtime import EngineMemoryError, SnapshotError, kv_bytes
 from agentctx_engine.runtime.config import PrefixCacheKind
 from agentctx_engine.runtime.snapshot_file import read_snapshot
 from agentctx_engine.runtime.tensor_file import is_temporary
+
+from .killed import kill_while_writing
 
 GREEDY = SamplingParams(max_tokens=6)
 PREFIX = np.random.default_rng(0).integers(1, 500, 748).tolist()
@@ -241,18 +240,9 @@ SAVE_FOR_EVER = """
 """
 
 
-def test_killed_while_saving_every_file_is_whole(tmp_path: Path, root_dir: Path) -> None:
+def test_killed_while_saving_every_file_is_whole(tmp_path: Path) -> None:
     for delay in (0.05, 0.11, 0.23):
-        writer = subprocess.Popen(
-            [sys.executable, "-c", textwrap.dedent(SAVE_FOR_EVER), str(tmp_path)], stdout=subprocess.PIPE, cwd=root_dir
-        )  # fmt: skip
-        assert writer.stdout is not None
-        assert writer.stdout.readline() == b"ready\n"
-        while not (tmp_path / "prefix-0").exists():
-            time.sleep(0.01)
-        time.sleep(delay)
-        os.kill(writer.pid, signal.SIGKILL)
-        writer.communicate()
+        kill_while_writing(SAVE_FOR_EVER, tmp_path, (tmp_path / "prefix-0").exists, delay)
         for file in tmp_path.iterdir():
             if not is_temporary(file):
                 assert len(read_snapshot(file).token_ids) == 96

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import os
-import signal
-import subprocess
 import sys
-import textwrap
 import time
 from collections.abc import Callable, Sequence
 from functools import cache
@@ -31,6 +28,7 @@ from agentctx_engine.runtime.paged_store import PagedStore
 from agentctx_engine.runtime.tensor_file import is_temporary
 from agentctx_engine.runtime.tiers import TierCopier
 
+from .killed import kill_while_writing
 from .schedules import Arrival, Schedule, check_end, run
 
 VOCABULARY = 128
@@ -296,18 +294,12 @@ SPILL_FOR_EVER = """
 """
 
 
-def test_killed_while_writing_the_directory_opens(tmp_path: Path, root_dir: Path) -> None:
+def test_killed_while_writing_the_directory_opens(tmp_path: Path) -> None:
+    def holds_whole_texts() -> bool:  # a text's end is the first to go
+        return len(list(tmp_path.rglob("*.kv"))) >= 12
+
     for delay in (0.03, 0.1, 0.25):
-        writer = subprocess.Popen(
-            [sys.executable, "-c", textwrap.dedent(SPILL_FOR_EVER), str(tmp_path)], stdout=subprocess.PIPE, cwd=root_dir
-        )  # fmt: skip
-        assert writer.stdout is not None
-        assert writer.stdout.readline() == b"ready\n"
-        while len(list(tmp_path.rglob("*.kv"))) < 12:  # whole texts: a text's end is the first to go
-            time.sleep(0.01)
-        time.sleep(delay)
-        os.kill(writer.pid, signal.SIGKILL)
-        writer.communicate()
+        kill_while_writing(SPILL_FOR_EVER, tmp_path, holds_whole_texts, delay)
         with engine_of(disk_dir=tmp_path) as engine:
             assert not [file for file in tmp_path.rglob("*") if is_temporary(file)]
             hits = [ask(engine, prompt)[2] for prompt in texts(3, 41, 0)]

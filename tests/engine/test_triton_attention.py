@@ -21,7 +21,7 @@ from agentctx_engine.models.random_model import RandomWeights
 from agentctx_engine.runtime.config import EngineConfig
 from agentctx_engine.runtime.request import Sample
 
-from .answers import assert_same_answers, fresh_answer
+from .answers import assert_same_answers, assert_same_bits, fresh_answer
 from .schedules import Arrival, Schedule, check_end, run, schedules
 
 pytest.importorskip("triton")
@@ -75,12 +75,11 @@ def test_deterministic_mode_is_bitwise_the_same_under_this_backend(
     """Its tiles bring their own attention, so no backend may touch its bits."""
     result = run(model(family, "triton"), schedule, keep_logits=True)
     check_end(result)
-    for request, arrival in zip(result.requests, schedule.arrivals, strict=True):
-        expected = alone(family, "cpu", arrival.prompt, arrival.max_tokens, exact=True)
-        for sample in request.samples:
-            assert sample.output == expected.output[: len(sample.output)]
-            for logits, reference in zip(sample.logits, expected.logits, strict=False):
-                assert np.array_equal(logits.view(np.uint32), reference.view(np.uint32))
+    assert_same_bits(
+        result,
+        schedule,
+        lambda arrival: alone(family, "cpu", arrival.prompt, arrival.max_tokens, exact=True),
+    )
 
 
 @pytest.mark.parametrize("kind", ["int8", "fp8"])

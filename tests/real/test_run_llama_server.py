@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +11,7 @@ import pytest
 
 from agentctx.compare import Setting, compare
 from agentctx.traces import load
+from tests.cli.command import agentctx
 
 from .llama_server import LlamaServer
 from .tiny_gguf import write_full_attention
@@ -36,14 +35,9 @@ def server(smollm2_gguf: Path, tmp_path_factory: pytest.TempPathFactory) -> Iter
         yield running
 
 
-def agentctx_run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "agentctx", "run", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
-
-
 def test_run_finds_the_template_the_tokenizer_and_the_slots(server: LlamaServer, files: list[Path]) -> None:
-    done = agentctx_run(
-        "-b", server.url, "--cache", "llama-server:1,ram=0", "--fail-on", "mismatch", "--json", *files
+    done = agentctx(
+        "run", "-b", server.url, "--cache", "llama-server:1,ram=0", "--fail-on", "mismatch", "--json", *files
     )
     assert done.returncode == 0, done.stderr
     sessions = json.loads(done.stdout)["sessions"]
@@ -58,18 +52,35 @@ def test_run_finds_the_template_the_tokenizer_and_the_slots(server: LlamaServer,
 
 
 def test_without_a_cache_spec_the_model_is_what_props_say(server: LlamaServer, files: list[Path]) -> None:
-    done = agentctx_run("-b", server.url, "--fail-on", "mismatch", files[0])
+    done = agentctx("run", "-b", server.url, "--fail-on", "mismatch", files[0])
     assert done.returncode == 0, done.stderr
     assert "10 of 10 turns as predicted" in done.stdout
     assert "llama-server:slots=1,ctx=4096" in done.stdout
 
 
+def test_a_server_that_wants_a_key(
+    server: LlamaServer, files: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The key of the environment goes with every request, those of the turns included."""
+    switches = {"n_parallel": 1, "cache_ram_mib": 0, "api_keys": ["sk-of-this-test"]}
+    with LlamaServer(server.model, n_ctx=4096, **switches) as locked:
+        refused = agentctx("run", "-b", locked.url, files[1])
+        assert refused.returncode == 3
+        assert "AGENTCTX_API_KEY" in refused.stderr
+        monkeypatch.setenv("AGENTCTX_API_KEY", "sk-of-this-test")
+        done = agentctx("run", "-b", locked.url, "--fail-on", "mismatch", files[1])
+        assert done.returncode == 0, done.stderr
+        assert "5 of 5 turns as predicted" in done.stdout
+        done = agentctx("compare", "--observe", locked.url, "-p", "append-only", files[1])
+        assert done.returncode == 0, done.stderr
+
+
 def test_a_wrong_model_is_a_finding(server: LlamaServer, files: list[Path]) -> None:
     arguments = ("-b", server.url, "--cache", "paged:64", files[1])
-    found = agentctx_run(*arguments, "--fail-on", "mismatch")
+    found = agentctx("run", *arguments, "--fail-on", "mismatch")
     assert found.returncode == 1
     assert "unexplained" in found.stdout
-    assert agentctx_run(*arguments).returncode == 0
+    assert agentctx("run", *arguments).returncode == 0
 
 
 def test_policies_run_one_after_the_other_on_the_same_server(server: LlamaServer, files: list[Path]) -> None:
@@ -88,7 +99,8 @@ def test_messages_go_to_an_openai_style_address(
     server: LlamaServer, files: list[Path], smollm2_gguf: Path
 ) -> None:
     """``/v1`` of the same server: it renders and encodes by itself, and the recorded reply is new text to it."""
-    done = agentctx_run(
+    done = agentctx(
+        "run",
         "-b",
         f"{server.url}/v1",
         "--cache",
