@@ -12,7 +12,7 @@ import pytest
 from agentctx.diagnosis import diagnose_log
 from agentctx.diagnosis.align import Move
 from agentctx.diagnosis.breakpoints import markers_of, misplaced, position_of
-from agentctx.diagnosis.breaks import Break
+from agentctx.diagnosis.breaks import Break, Reference
 from agentctx.diagnosis.classify import (
     Setting,
     edit_cause,
@@ -26,8 +26,11 @@ from agentctx.diagnosis.compare import Change, item_change, text_change, tools_c
 from agentctx.diagnosis.conversations import State
 from agentctx.diagnosis.costs import again_share, observed_rate, share_before, tokens_of
 from agentctx.diagnosis.exchange import Exchange
+from agentctx.diagnosis.findings import Finding
+from agentctx.diagnosis.report import finding_lines
 from agentctx.diagnosis.texts import common_prefix
 from agentctx.diagnosis.turn_tokens import TurnTokens
+from agentctx.diagnosis.turns import follow
 from agentctx.diagnosis.views import (
     View,
     answered_ids,
@@ -560,3 +563,38 @@ def test_a_turn_is_named_by_file_and_line_or_by_its_number() -> None:
     assert turn.place == "request:5"
     assert replace(turn, file="log.jsonl").place == "log.jsonl:5"
     assert replace(turn, file="log.jsonl", line=9).place == "log.jsonl:9"
+
+
+def test_a_request_that_is_known_to_follow_extends_what_it_repeats_whole() -> None:
+    old = view("openai.chat", {"messages": [SYSTEM, ASK, REPLY, MORE]})
+    earlier = state(0)
+    earlier.reference = Reference(old)
+
+    def relation(*messages: Body) -> tuple[str, int]:
+        match = follow(earlier, view("openai.chat", {"messages": [SYSTEM, *messages]}))
+        return match.relation, match.shared
+
+    assert relation(ASK, REPLY, MORE, AGAIN) == ("extends", 3)
+    assert relation(ASK, REPLY, MORE) == ("extends", 3)
+    assert relation(ASK, REPLY) == ("changed", 2)
+    assert relation(ASK, AGAIN, MORE) == ("changed", 1)
+    earlier.reference = None
+    assert relation(ASK, REPLY, MORE) == ("changed", 0)
+
+
+@pytest.mark.parametrize(
+    ("file", "line", "count", "where"),
+    [
+        (None, None, 1, "request 5, conversation 2"),
+        (None, 9, 1, "line 9, conversation 2"),
+        ("log.jsonl", 9, 1, "log.jsonl:9, conversation 2"),
+        ("log.jsonl", None, 1, "log.jsonl:5, conversation 2"),
+        ("log.jsonl", 9, 3, "log.jsonl:9 and 2 more, conversation 2"),
+    ],
+)
+def test_a_finding_says_where_it_is(file: str | None, line: int | None, count: int, where: str) -> None:
+    finding = Finding("whitespace", "broken", 2, 4, "m", "messages", file=file, line=line, count=count)
+    assert next(finding_lines(finding)).endswith(f"  {where}  m")
+    if count > 1:
+        finding.recurs = True
+        assert " and 2 more, every turn since, conversation 2" in next(finding_lines(finding))

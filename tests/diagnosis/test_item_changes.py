@@ -215,6 +215,8 @@ def test_the_first_difference_of_two_items(old: Body, new: Body, place: str, kin
     assert (change.place, change.kind) == (place, kind)
     back = item_change(new, old, "m")
     assert back is not None, "what differs one way differs the other way"
+    assert repr(change.old) != repr(change.new), "the values are those that differ"
+    assert MISSING not in (change.old, change.new) or (back.new, back.old) == (change.old, change.new)
 
 
 @pytest.mark.parametrize(

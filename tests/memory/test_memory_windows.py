@@ -248,3 +248,14 @@ def test_a_text_goes_on_from_its_end_and_its_newest_branch_points(
     hits = {kv.match(kv.open([*text[:length], 7])).num_tokens for length in range(1, 41)}
     assert sorted(hits - {0}) == ends
     kv.check()
+
+
+def test_blocks_that_a_window_left_behind_are_not_missing_hashes() -> None:
+    kv = KVManager([16, 16], 2, groups=[FULL, SlidingWindow(4)])
+    seq = kv.open(list(range(13)))
+    assert kv.admit(seq, 13)
+    kv.commit(seq, 13)
+    assert kv.reserve(seq, 14)
+    null = kv.groups[1].pool.null_block
+    assert null in seq.tables[1].ids
+    assert kv.unhashed_blocks(seq) == [[seq.tables[0].ids[-1]], [seq.tables[1].ids[-1]]]
