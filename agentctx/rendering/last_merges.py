@@ -20,14 +20,19 @@ import numpy.typing as npt
 Numbers = npt.NDArray[np.int32]
 Places = npt.NDArray[np.int64]
 _NEVER = np.iinfo(np.int64).max
+_LONGEST = (
+    512  # bytes of a token; vocabularies of models have a few of 128, longer ones are made to take time
+)
 
 
 def last_merges(left: Numbers, right: Numbers, made: Numbers, lengths: Numbers) -> Places | None:
     """Place in the list of each token's last merge, int64, shape [tokens]: -1 for single bytes, the largest number for what no merge makes.
 
     ``left``/``right``/``made``: the tokens that each merge joins and the one that it makes, by number. ``lengths``: bytes of each token.
-    ``None`` when something that merges make has no last merge.
+    ``None`` when something that merges make has no last merge, or is longer than the tokens of any model.
     """
+    if lengths.max(initial=0) > _LONGEST:
+        return None
     search = _Search(left, right, lengths)
     candidates = search.first[np.argsort(lengths[made[search.first]], kind="stable")]
     ends = np.flatnonzero(np.diff(lengths[made[candidates]])) + 1
