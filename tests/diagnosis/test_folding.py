@@ -158,8 +158,9 @@ def test_what_the_server_does_not_see_is_taken_back() -> None:
     assert log.conversation.broken == 3
     log.folder.retract(1, "whitespace", shape_of("messages[7].content@1"), log.conversation)
     assert (log.folder.findings, log.conversation.broken) == ([other], 1)
+    assert [finding.cause for finding in log.folder.suspicions] == ["content_shape"]
     log.folder.retract(1, "content_shape", shape_of("messages[7].content@1"), log.conversation)
-    assert (log.folder.suspicions, log.conversation.broken) == ([], 1)
+    assert (log.folder.suspicions, log.folder.findings, log.conversation.broken) == ([], [other], 1)
     log.folder.retract(1, "json_key_order", "messages", log.conversation)
     assert log.add("whitespace", 5).count == 1, "it is counted anew"
 
