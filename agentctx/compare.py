@@ -135,8 +135,8 @@ def _attempt(
 ) -> SessionReport | Failure:
     try:
         return replay(session, spec, setting) if live is None else _replay(session, spec, setting, live)
-    except UsageError:  # the call is wrong, whatever the session: an engine without torch, a cache that it hasn't
-        raise
+    except UsageError:
+        raise  # the call is wrong, whatever the session: an engine without torch, a cache that it hasn't
     except AgentctxError as error:
         return Failure(session.id, session.file, spec, error)
 

@@ -17,50 +17,55 @@ from agentctx.commands.target_options import (
 )
 from agentctx.errors import UsageError
 
+Builders = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="MODULE:CALLABLE...",
+        help="Functions or classes that turn the messages so far (and `tools`) into a request body.",
+    ),
+]
+ScenarioOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="FILE",
+        help="A recorded session whose prompts are built. Default: a built-in one of seven calls.",
+    ),
+]
+RootOption = Annotated[Path, typer.Option(metavar="DIR", help="Folder from which the module is imported.")]
+TimeoutOption = Annotated[
+    float,
+    typer.Option(min=0.1, metavar="SECONDS", help="How long one process may take; at most ten are run."),
+]
+VaryOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--vary",
+        metavar="WHAT",
+        help="What fresh processes differ in: hash-seed, clock, cwd, locale, timezone; give it several times. Default: all.",
+    ),
+]
+AllowOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--allow",
+        metavar="WHAT",
+        help="What doesn't fail: `output` (it prints), `threads` (it leaves some running), or a finding's code, such as AC101; "
+        "give it several times.",
+    ),
+]
+
 
 def check_build(
-    builders: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="MODULE:CALLABLE...",
-            help="Functions or classes that turn the messages so far (and `tools`) into a request body.",
-        ),
-    ],
-    scenario: Annotated[
-        str | None,
-        typer.Option(
-            metavar="FILE",
-            help="A recorded session whose prompts are built. Default: a built-in one of seven calls.",
-        ),
-    ] = None,
+    builders: Builders,
+    scenario: ScenarioOption = None,
     target: TargetOption = "as-sent",
     tokenizer: TokenizerOption = None,
     cache: CacheOption = None,
     prefill_rate: RateOption = None,
-    root: Annotated[
-        Path, typer.Option(metavar="DIR", help="Folder from which the module is imported.")
-    ] = Path(),
-    timeout: Annotated[
-        float,
-        typer.Option(min=0.1, metavar="SECONDS", help="How long one process may take; at most ten are run."),
-    ] = 20.0,
-    vary: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--vary",
-            metavar="WHAT",
-            help="What fresh processes differ in: hash-seed, clock, cwd, locale, timezone; give it several times. Default: all.",
-        ),
-    ] = None,
-    allow: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--allow",
-            metavar="WHAT",
-            help="What doesn't fail: `output` (it prints), `threads` (it leaves some running), or a finding's code, such as AC101; "
-            "give it several times.",
-        ),
-    ] = None,
+    root: RootOption = Path(),
+    timeout: TimeoutOption = 20.0,
+    vary: VaryOption = None,
+    allow: AllowOption = None,
     format: FormatOption = ReportFormat.text,
     report: ReportOption = None,
 ) -> None:

@@ -25,56 +25,64 @@ class FailOn(StrEnum):
     nothing = "nothing"
 
 
+BackendOption = Annotated[
+    str,
+    typer.Option(
+        "--backend",
+        "-b",
+        metavar="URL",
+        help="What runs the turns: a llama-server's address, an OpenAI-style server's, which ends with /v1, or `engine` (bundled). "
+        f"A key is read from the environment variable {KEY_VARIABLE}.",
+    ),
+]
+PolicyOption = Annotated[
+    str,
+    typer.Option(
+        "--policy",
+        "-p",
+        metavar="SPEC",
+        help="What of the conversation the model reads in each turn; `agentctx compare --list` describes all.",
+    ),
+]
+CacheOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="SPEC",
+        help="How the server's cache works; `agentctx compare --list` describes all. Default: what a llama-server says of "
+        "itself, else paged:16.",
+    ),
+]
+LayoutOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        help="How messages become a prompt: chatml (built in), a chat template's file, a GGUF or a model's folder. Default: a "
+        "llama-server's own template, else chatml.",
+    ),
+]
+SlotOption = Annotated[
+    int | None,
+    typer.Option(
+        min=0, metavar="N", help="Send all turns to this slot of a llama-server. Default: it chooses."
+    ),
+]
+FailOption = Annotated[
+    FailOn,
+    typer.Option(
+        "--fail-on",
+        help="What makes the exit code 1: turns whose cached tokens aren't the predicted ones, or nothing.",
+    ),
+]
+
+
 def run(
     files: Annotated[list[str], typer.Argument(metavar="SESSION...", help=SESSIONS_HELP)],
-    backend: Annotated[
-        str,
-        typer.Option(
-            "--backend",
-            "-b",
-            metavar="URL",
-            help="What runs the turns: a llama-server's address, an OpenAI-style server's, which ends with /v1, or `engine` (bundled). "
-            f"A key is read from the environment variable {KEY_VARIABLE}.",
-        ),
-    ],
-    policy: Annotated[
-        str,
-        typer.Option(
-            "--policy",
-            "-p",
-            metavar="SPEC",
-            help="What of the conversation the model reads in each turn; `agentctx compare --list` describes all.",
-        ),
-    ] = "append-only",
-    cache: Annotated[
-        str | None,
-        typer.Option(
-            metavar="SPEC",
-            help="How the server's cache works; `agentctx compare --list` describes all. Default: what a llama-server says of "
-            "itself, else paged:16.",
-        ),
-    ] = None,
-    layout: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME",
-            help="How messages become a prompt: chatml (built in), a chat template's file, a GGUF or a model's folder. Default: a "
-            "llama-server's own template, else chatml.",
-        ),
-    ] = None,
-    slot: Annotated[
-        int | None,
-        typer.Option(
-            min=0, metavar="N", help="Send all turns to this slot of a llama-server. Default: it chooses."
-        ),
-    ] = None,
-    fail_on: Annotated[
-        FailOn,
-        typer.Option(
-            "--fail-on",
-            help="What makes the exit code 1: turns whose cached tokens aren't the predicted ones, or nothing.",
-        ),
-    ] = FailOn.nothing,
+    backend: BackendOption,
+    policy: PolicyOption = "append-only",
+    cache: CacheOption = None,
+    layout: LayoutOption = None,
+    slot: SlotOption = None,
+    fail_on: FailOption = FailOn.nothing,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
 ) -> None:
     """Replay recorded sessions on a live server: how many tokens of each prompt came out of its cache, beside how many were predicted.
