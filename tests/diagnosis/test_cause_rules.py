@@ -23,7 +23,7 @@ from agentctx.diagnosis.classify import (
     was_cleared,
 )
 from agentctx.diagnosis.compare import Change, item_change, text_change, tools_change
-from agentctx.diagnosis.conversations import State
+from agentctx.diagnosis.conversations import Conversations, State
 from agentctx.diagnosis.costs import again_share, observed_rate, share_before, tokens_of
 from agentctx.diagnosis.exchange import Exchange
 from agentctx.diagnosis.findings import Finding
@@ -598,3 +598,29 @@ def test_a_finding_says_where_it_is(file: str | None, line: int | None, count: i
     if count > 1:
         finding.recurs = True
         assert " and 2 more, every turn since, conversation 2" in next(finding_lines(finding))
+
+
+def test_a_finished_prompt_whose_text_changes_at_one_spot_again_and_again() -> None:
+    """The words say nothing of a time; that they change at every turn does."""
+    talk, log = "<|im_start|>user\nfirst?<|im_end|>\n<|im_start|>assistant\n", []
+    for mood in ("quiet", "noisy", "windy", "rainy"):
+        prompt = f"<|im_start|>system\nYou keep the books of a bakery. It is {mood} outside, they say. {LONG}<|im_end|>\n{talk}"
+        log.append(Exchange("llama.completion", {"prompt": prompt}, {"content": "Yes."}))
+        talk += f"Yes.<|im_end|>\n<|im_start|>user\nand {mood}?<|im_end|>\n<|im_start|>assistant\n"
+    diagnosis = diagnose_log(log)
+    assert [(finding.cause, finding.count) for finding in diagnosis.findings] == [("volatile_text", 3)]
+
+
+def test_prompts_are_kept_within_a_bound_the_newest_longest() -> None:
+    conversations = Conversations()
+    states = []
+    for number in range(4):
+        one = state(2_000_000)
+        one.id, one.conversation = conversations.new_id(), number
+        conversations.put(one, None, None)
+        conversations.keep_tokens(one, f"tokens {number}")
+        states.append(one)
+    assert [one.tokens for one in states] == [None, None, "tokens 2", "tokens 3"]
+    conversations.keep_tokens(states[2], "again")
+    conversations.keep_tokens(states[0], "made again")
+    assert [one.tokens for one in states] == ["made again", None, "again", None]

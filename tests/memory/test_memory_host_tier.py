@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from agentctx_engine.memory import BlockRemoved, BlocksStored, KVManager, KVSequence, Lost
+from agentctx_engine.memory.errors import IntegrityError
 
 BLOCK = 4
 
@@ -172,3 +173,17 @@ def test_copies_alone_are_not_the_whole_story() -> None:
     kv = KVManager(2, BLOCK, host_blocks=2)
     with pytest.raises(ValueError, match="use take_transfers"):
         kv.take_copies()
+
+
+@pytest.mark.parametrize("other", [-1, 1])
+def test_the_check_of_queued_offloads_can_go_red(other: int) -> None:
+    kv = KVManager(4, BLOCK, host_blocks=8)
+    host = kv.host
+    assert host is not None
+    serve(kv, text(16, 100))
+    assert kv.admit(kv.open(text(16, 200)), 16)
+    host.check()
+    block, copy = next((block, copy) for block, copy in host._offloads.items() if block == 1)
+    host._offloads[block] = copy._replace(destination=copy.destination + other)
+    with pytest.raises(IntegrityError, match="under another block than it fills"):
+        host.check()

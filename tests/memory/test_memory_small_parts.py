@@ -185,6 +185,19 @@ def batches(rules: CheckpointRules) -> list[tuple[int, int, bool]]:
             ],
         ),
         (
+            # However far the last checkpoint is: in the middle of a message none is taken.
+            CheckpointRules(9000, 2048, 512, 32, 1000, frozenset({0})),
+            [
+                (0, 2048, True),
+                (2048, 4096, False),
+                (4096, 6144, False),
+                (6144, 8192, False),
+                (8192, 8484, False),
+                (8484, 8996, True),
+                (8996, 9000, True),
+            ],
+        ),
+        (
             CheckpointRules(5000, 2048, 512, 0, 8192, frozenset({0})),
             [(0, 2048, False), (2048, 4096, False), (4096, 5000, False)],
         ),

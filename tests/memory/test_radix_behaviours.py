@@ -580,3 +580,23 @@ def test_output_without_memory_is_left_out_and_the_rest_is_kept(new_cache, page_
     assert cache.match([*prompt, 1]).hit_tokens == 8
     assert cache.match([50, *output]).hit_tokens == 8 - page_size
     cache.release(held)
+
+
+@pytest.mark.parametrize("page_size", [1, 2])
+def test_pages_of_a_text_in_order(new_cache, page_size: int) -> None:
+    """Its last token included: what can be copied out, not what a prompt may reuse."""
+    cache = new_cache(page_size, capacity_tokens=24)
+    lease = cache.commit(list(range(6)))
+    pages = lease.pages.tolist()
+    cache.release(lease)
+    serve(cache, [0, 1, 2, 3, 9, 9], salt="other")
+    branch = cache.commit([0, 1, 2, 3, 50, 51])
+    own = branch.pages.tolist()
+    cache.release(branch)
+    assert cache.pages_of(list(range(6))).tolist() == pages
+    assert cache.pages_of([*range(6), 7]).tolist() == pages
+    assert cache.pages_of([0, 1, 2, 3, 50, 51]).tolist() == own
+    assert own[: 4 // page_size] == pages[: 4 // page_size]
+    assert cache.pages_of([0, 1, 2]).tolist() == pages[: 3 // page_size]
+    assert cache.pages_of([7]).tolist() == cache.pages_of([0, 1], salt="third").tolist() == []
+    assert len(cache.pages_of([0, 1, 2, 3], salt="other")) == 4 // page_size
