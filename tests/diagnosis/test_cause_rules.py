@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from agentctx.diagnosis import diagnose_log
+from agentctx.diagnosis import diagnose, diagnose_log
 from agentctx.diagnosis.align import Move
 from agentctx.diagnosis.breakpoints import markers_of, misplaced, position_of
 from agentctx.diagnosis.breaks import Break, Reference
@@ -23,14 +23,15 @@ from agentctx.diagnosis.classify import (
     was_cleared,
 )
 from agentctx.diagnosis.compare import Change, item_change, text_change, tools_change
-from agentctx.diagnosis.conversations import Conversations, State
+from agentctx.diagnosis.conversations import Conversations, Match, State, keys_of
 from agentctx.diagnosis.costs import again_share, observed_rate, share_before, tokens_of
+from agentctx.diagnosis.excerpt import excerpt
 from agentctx.diagnosis.exchange import Exchange
 from agentctx.diagnosis.findings import Finding
 from agentctx.diagnosis.report import finding_lines
 from agentctx.diagnosis.texts import common_prefix
 from agentctx.diagnosis.turn_tokens import TurnTokens
-from agentctx.diagnosis.turns import follow
+from agentctx.diagnosis.turns import follow, keys_and_sizes
 from agentctx.diagnosis.views import (
     View,
     answered_ids,
@@ -624,3 +625,31 @@ def test_prompts_are_kept_within_a_bound_the_newest_longest() -> None:
     conversations.keep_tokens(states[2], "again")
     conversations.keep_tokens(states[0], "made again")
     assert [one.tokens for one in states] == ["made again", None, "again", None]
+
+
+def test_keys_and_sizes_are_those_of_the_view_whatever_it_continues() -> None:
+    old = view("openai.chat", {"messages": [SYSTEM, ASK, REPLY]})
+    earlier = State(1, 1, 0, None, "", Reference(old), *keys_and_sizes(Match("new"), old), 0, lead=1)
+    for messages, relation in (
+        ([SYSTEM, ASK, REPLY, MORE], "extends"),
+        ([SYSTEM, ASK, REPLY], "repeats"),
+        ([SYSTEM, ASK, AGAIN, MORE], "changed"),
+        ([SYSTEM, ASK], "changed"),
+    ):
+        now = view("openai.chat", {"messages": messages})
+        alone = keys_and_sizes(Match("new"), now)
+        assert alone == (keys_of(messages), array("q", (len(text_of(item)) for item in messages)))
+        shared = Match(relation, earlier)  # type: ignore[arg-type]
+        assert keys_and_sizes(shared, now) == alone
+        assert keys_and_sizes(replace(shared, keys=keys_of(messages[1:])), now) == alone
+
+
+def test_what_was_taken_out_is_shown_from_its_start() -> None:
+    gone = say("Every word of this long message is gone from the later request, and it began with these.")
+    log = [
+        Exchange("openai.chat", {"model": "m", "messages": [SYSTEM, gone, say(LONG), *more]})
+        for more in ([], [REPLY, MORE])
+    ]
+    log[1] = replace(log[1], request={"model": "m", "messages": [SYSTEM, say(LONG), REPLY, MORE]})
+    [finding] = diagnose(log[0], log[1]).findings
+    assert (finding.cause, finding.was, finding.now) == ("message_removed", excerpt(gone["content"], 0), "")

@@ -10,6 +10,7 @@ import pytest
 
 from agentctx_engine.memory import FirstFitAllocator, ReserveMaximum
 from agentctx_engine.memory.contiguous import Region
+from agentctx_engine.memory.disk_tier import DiskTier
 from agentctx_engine.memory.errors import IntegrityError
 from agentctx_engine.memory.explain import HitFacts
 from agentctx_engine.memory.kv_events import AllBlocksCleared, BlockRemoved, BlocksStored
@@ -341,3 +342,20 @@ def test_positions_are_removed_up_to_an_end() -> None:
     cells.check()
     cells.remove(1, 3)
     assert (cells.oldest(1), cells.newest(1)) == (0, 2)
+
+
+# -- files ---------------------------------------------------------------------------------------------------------------------
+
+
+def test_a_file_that_is_damaged_is_forgotten_once() -> None:
+    disk = DiskTier(4, 1)
+    for digest in (b"a", b"b"):
+        disk.store(digest, 0, 7, on_device=True)
+    assert len(disk.take()[0]) == 2
+    disk.failed(b"c", 0)
+    assert (disk.pool.lookup(b"a", 0) is None, disk.counters.failed_blocks) == (False, 0)
+    disk.failed(b"a", 0)
+    disk.failed(b"a", 0)
+    assert (disk.pool.lookup(b"a", 0), disk.counters.failed_blocks) == (None, 1)
+    assert disk.pool.lookup(b"b", 0) is not None
+    disk.check()
