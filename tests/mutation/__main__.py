@@ -62,10 +62,11 @@ def _judge_room(room: Room, copy: Path, arguments: argparse.Namespace) -> Iterat
         if not left:
             return
         place = f"{mutant.file.relative_to(copy)}:{mutant.position[0]}"
-        if arguments.only and place not in arguments.only:
-            continue
         source = mutant.source()
         if source is None:
+            continue
+        if arguments.only and place not in arguments.only:
+            left -= 1
             continue
         chosen = _tests_for(mutant, reached, arguments.seconds)
         with _in_place(mutant.file, source):
@@ -161,7 +162,7 @@ def _arguments() -> argparse.Namespace:
         "--seconds", type=float, default=10, help="of tests against one mutant (default: %(default)s)"
     )
     parser.add_argument(
-        "--only", action="append", metavar="FILE:LINE", help="judge the mutants of these lines only"
+        "--only", action="append", metavar="FILE:LINE", help="of the sample, judge these only"
     )
     parser.add_argument("--verbose", action="store_true", help="print killed mutants too")
     return parser.parse_args()

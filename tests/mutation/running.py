@@ -23,7 +23,7 @@ import hypothesis
 import pytest
 
 MEMORY_LIMIT = 12 << 30  # bytes of address space: a mutant may loop and collect
-EXAMPLES = 25  # of each property: always the same ones
+EXAMPLES = 10  # of each property: always the same ones
 
 
 @dataclass
