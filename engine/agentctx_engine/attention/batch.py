@@ -27,6 +27,7 @@ import torch
 from torch import Tensor
 
 from agentctx_engine.attention.quantized import Packing
+from agentctx_engine.attention.uploads import upload
 
 IntArray = npt.NDArray[np.int32] | npt.NDArray[np.int64] | Sequence[int]
 
@@ -113,7 +114,7 @@ class Batch:
         ]
 
         def tensor(array: npt.NDArray[np.int32] | npt.NDArray[np.int64]) -> Tensor:
-            return torch.from_numpy(array).to(device)
+            return upload(array, device)
 
         return cls(
             chunks=tuple(chunks),
@@ -124,7 +125,7 @@ class Batch:
             context_lens=tuple(c.context_len for c in chunks),
             block_tables=tuple(tensor(t) for t in tables),
             slot_mapping=tuple(tensor(s) for s in slots),
-            logit_rows=torch.tensor(rows, dtype=torch.int64, device=device),
+            logit_rows=upload(rows, device, torch.int64),
             packing=packing,
         )
 

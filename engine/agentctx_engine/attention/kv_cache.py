@@ -11,6 +11,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from agentctx_engine.attention.uploads import upload
+
 
 def allocate(
     *,
@@ -44,7 +46,7 @@ def copy_blocks(caches: Sequence[Tensor], pairs: Sequence[tuple[int, int]]) -> N
     """Copy whole blocks, ``(source, target)`` ids, in every given layer: the write part of copy-on-write."""
     if not pairs:
         return
-    source = torch.tensor([s for s, _ in pairs], device=caches[0].device)
-    target = torch.tensor([t for _, t in pairs], device=caches[0].device)
+    source = upload([s for s, _ in pairs], caches[0].device)
+    target = upload([t for _, t in pairs], caches[0].device)
     for cache in caches:
         cache[:, target] = cache[:, source]

@@ -21,6 +21,7 @@ from agentctx_engine.attention.triton_kernels.kv_write import write_packed, writ
 from agentctx_engine.attention.triton_kernels.layer_kernels import TritonLayerKernels
 from agentctx_engine.attention.triton_kernels.online_softmax import INTERPRETED
 from agentctx_engine.attention.triton_kernels.prefill import PrefillShape, cut_into_tiles, prefill_attention
+from agentctx_engine.attention.uploads import upload
 
 _PROCESSORS_OF_A_CPU = 4  # what the interpreter is told, so that contexts are split there too
 
@@ -40,10 +41,10 @@ class Singles:
         device = batch.token_ids.device
         chosen = [i for i, chunk in enumerate(batch.chunks) if len(chunk.token_ids) == 1]
         numbers = [[batch.query_starts[i] for i in chosen], [batch.context_lens[i] for i in chosen]]
-        rows, lengths = torch.tensor(numbers, dtype=torch.int32, device=device)
+        rows, lengths = upload(numbers, device, torch.int32)
         tables = batch.block_tables
         if len(chosen) < len(batch.chunks):
-            index = torch.tensor(chosen, dtype=torch.int64, device=device)
+            index = upload(chosen, device, torch.int64)
             tables = tuple(table[index] for table in batch.block_tables)
         return cls(rows, lengths, tables, max(numbers[1], default=0))
 
@@ -75,7 +76,7 @@ class Chunks:
         """Tiles of ``tokens`` tokens, the same for all layers."""
         if tokens not in self.tiles:
             tiles = cut_into_tiles(self.chunks, tokens)
-            self.tiles[tokens] = torch.tensor(tiles, dtype=torch.int32, device=self.tables[0].device)
+            self.tiles[tokens] = upload(tiles, self.tables[0].device, torch.int32)
         return self.tiles[tokens]
 
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from agentctx_engine.attention.uploads import upload
 from agentctx_engine.runtime.sampling_params import SamplingParams
 
 SORTED_HEAD = 1024
@@ -98,7 +99,7 @@ def choose(logits: torch.Tensor, rows: Sequence[SamplingRow]) -> Sampled:
     ids = _most_likely(scores)
     random_rows = [i for i, row in enumerate(rows) if not row.params.greedy]
     if random_rows:
-        index = torch.tensor(random_rows, device=logits.device)
+        index = upload(random_rows, logits.device)
         ids[index] = _draw(scores[index], [rows[i] for i in random_rows])
     broken = logits.amax(dim=-1).isnan()  # the maximum of a row with a NaN is NaN
     return Sampled(ids, broken, _logprobs(logits, ids, rows))
@@ -120,7 +121,7 @@ def _apply_repetition_penalty(logits: torch.Tensor, rows: Sequence[SamplingRow])
         return logits
     scores = logits.clone()
     for i, row in penalised:
-        seen = torch.tensor(row.seen_ids, dtype=torch.long, device=logits.device)
+        seen = upload(row.seen_ids, logits.device, torch.long)
         values = scores[i, seen]
         penalty = row.params.repetition_penalty
         scores[i, seen] = torch.where(values > 0, values / penalty, values * penalty)
@@ -130,18 +131,16 @@ def _apply_repetition_penalty(logits: torch.Tensor, rows: Sequence[SamplingRow])
 def _draw(scores: torch.Tensor, rows: Sequence[SamplingRow]) -> torch.Tensor:
     """Draw one id per row of ``scores`` ``[rows, vocabulary]``, all with temperature above 0."""
     device = scores.device
-    temperature = torch.tensor([r.params.temperature for r in rows], device=device)
+    temperature = upload([r.params.temperature for r in rows], device)
     # The maximum goes first so that a tiny temperature can't overflow to infinity.
     scaled = (scores - scores.amax(dim=-1, keepdim=True)) / temperature[:, None]
-    uniforms = torch.tensor(
-        [uniform(r.seed, r.sample_index, r.position) for r in rows], dtype=torch.float64, device=device
-    )
+    uniforms = upload([uniform(r.seed, r.sample_index, r.position) for r in rows], device, torch.float64)
     filtered = [r.params.top_k > 0 or r.params.top_p < 1.0 for r in rows]
     ids = torch.empty(len(rows), dtype=torch.long, device=device)
     for kind, draw in ((False, _draw_unsorted), (True, _draw_sorted)):
         chosen = [i for i, f in enumerate(filtered) if f is kind]
         if chosen:
-            index = torch.tensor(chosen, device=device)
+            index = upload(chosen, device)
             ids[index] = draw(scaled[index], uniforms[index], [rows[i].params for i in chosen])
     return ids
 
@@ -175,7 +174,7 @@ def _draw_sorted(
     for chosen, by_sort in ((in_head, False), (whole, True)):
         if not chosen:
             continue
-        index = torch.tensor(chosen, device=scaled.device)
+        index = upload(chosen, scaled.device)
         if by_sort:
             row_values, row_order = torch.sort(scaled[index], dim=-1, descending=True, stable=True)
         else:
@@ -189,10 +188,10 @@ def _draw_sorted(
 def _keep_top(params: Sequence[SamplingParams], values: torch.Tensor, total: torch.Tensor) -> torch.Tensor:
     """Probabilities (not normalised) of descending ``values``, zero where top-k, top-p or min-p drop the token."""
     rank = torch.arange(values.shape[-1], device=values.device)
-    top_k = torch.tensor([p.top_k or values.shape[-1] for p in params], device=values.device)
-    top_p = torch.tensor([p.top_p for p in params], dtype=torch.float64, device=values.device)
+    top_k = upload([p.top_k or values.shape[-1] for p in params], values.device)
+    top_p = upload([p.top_p for p in params], values.device, torch.float64)
     probs = torch.where(rank < top_k[:, None], (values - total[:, None]).exp(), 0.0).double()
-    limited = torch.tensor([p.top_k > 0 for p in params], device=values.device)
+    limited = upload([p.top_k > 0 for p in params], values.device)
     mass = torch.where(limited, probs.sum(dim=-1), 1.0)  # top-p counts within what top-k kept
     before = probs.cumsum(dim=-1) - probs
     probs = torch.where(before < (top_p * mass)[:, None], probs, 0.0)
@@ -203,7 +202,7 @@ def _drop_below_min_p(probs: torch.Tensor, params: Sequence[SamplingParams]) -> 
     """Zero what is less likely than ``min_p`` times the most likely."""
     if all(p.min_p == 0.0 for p in params):
         return probs
-    min_p = torch.tensor([p.min_p for p in params], dtype=probs.dtype, device=probs.device)
+    min_p = upload([p.min_p for p in params], probs.device, probs.dtype)
     return torch.where(probs >= min_p[:, None] * probs.amax(dim=-1, keepdim=True), probs, 0.0)
 
 
@@ -223,7 +222,7 @@ def _logprobs(logits: torch.Tensor, ids: torch.Tensor, rows: Sequence[SamplingRo
     wanted = [i for i, row in enumerate(rows) if row.params.logprobs is not None]
     if not wanted:
         return []
-    index = torch.tensor(wanted, device=logits.device)
+    index = upload(wanted, logits.device)
     logprobs = torch.log_softmax(logits[index], dim=-1)
     sampled = logprobs.gather(-1, ids[index][:, None])[:, 0]
     found = []

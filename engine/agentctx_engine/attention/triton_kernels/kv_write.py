@@ -12,6 +12,7 @@ from torch import Tensor
 from agentctx_engine.attention.batch import IntArray
 from agentctx_engine.attention.quantized import LARGEST, Packing
 from agentctx_engine.attention.triton_kernels.kv_view import KvView
+from agentctx_engine.attention.uploads import upload
 
 
 @triton.jit
@@ -133,6 +134,6 @@ def written_blocks(
             taken = min(block_size - offset, end - position)
             entries.append((int(table[position // block_size]), row, offset, taken))
             position, row = position + taken, row + taken
-    columns = torch.tensor(entries, dtype=torch.int32, device=device).reshape(-1, 4).t().contiguous()
+    columns = upload(entries, device, torch.int32).reshape(-1, 4).t().contiguous()
     blocks, rows, offsets, counts = columns
     return blocks, rows, offsets, counts
