@@ -25,6 +25,7 @@ from agentctx_engine.memory.slot_prompt import (
     add_checkpoint,
     find_checkpoint,
 )
+from agentctx_engine.memory.slot_server import Chosen, SlotAnswer
 from agentctx_engine.memory.slot_settings import ONE_SLOT, ModelMemory, ServerSettings
 from agentctx_engine.memory.token_bytes import common_tokens, pack, unpack
 
@@ -359,3 +360,10 @@ def test_a_file_that_is_damaged_is_forgotten_once() -> None:
     assert (disk.pool.lookup(b"a", 0), disk.counters.failed_blocks) == (None, 1)
     assert disk.pool.lookup(b"b", 0) is not None
     disk.check()
+
+
+def test_an_answer_tells_what_was_computed() -> None:
+    answer = SlotAnswer(0, Chosen.LEAST_RECENT, num_tokens=10, common=6, usable=6, cache_n=6)
+    assert (answer.prompt_n, answer.over) == (4, False)
+    assert (replace(answer, refused=True).prompt_n, replace(answer, refused=True).over) == (0, True)
+    assert replace(answer, num_tokens=0, cache_n=0).over
