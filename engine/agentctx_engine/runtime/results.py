@@ -123,7 +123,7 @@ class EngineState:
     block_size: int
     block_bytes: int  # one block, in all layers
     tiers: TierState | None = None
-    kernels: str = "torch"  # what decodes: "c" with the compiled kernels
+    kernels: str = "torch"  # what decodes: "c" with the compiled kernels, "triton" with those on a GPU
     kv_bytes: int = 0  # all keys and values on the model's device
 
     @property
