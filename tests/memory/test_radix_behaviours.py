@@ -600,3 +600,14 @@ def test_pages_of_a_text_in_order(new_cache, page_size: int) -> None:
     assert cache.pages_of([0, 1, 2]).tolist() == pages[: 3 // page_size]
     assert cache.pages_of([7]).tolist() == cache.pages_of([0, 1], salt="third").tolist() == []
     assert len(cache.pages_of([0, 1, 2, 3], salt="other")) == 4 // page_size
+
+
+@pytest.mark.parametrize("page_size", [1, 2, 4])
+def test_output_takes_the_place_of_what_can_be_evicted(new_cache, page_size: int) -> None:
+    cache = new_cache(page_size, capacity_tokens=16)
+    serve(cache, [1, 2, 3, 4])
+    serve(cache, [5, 6, 7, 8])
+    prompt, output = [9, 10, 11, 12], list(range(100, 140))
+    serve(cache, prompt, output)
+    assert cache.match([*prompt, *output]).hit_tokens == 16
+    assert cache.match([1, 2, 3, 4, 0]).hit_tokens == cache.match([5, 6, 7, 8, 0]).hit_tokens == 0
