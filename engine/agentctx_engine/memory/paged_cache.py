@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .block_hash import NO_KEYS, ExtraKeys
+from .block_hash import ExtraKeys
 from .errors import OutOfBlocks
 from .kv_manager import KVManager
 from .kv_sequence import KVSequence, TokenIds
@@ -41,13 +41,13 @@ class PagedCache:
 
     def match(self, token_ids: TokenIds, *, salt: str | None = None) -> Match:
         """The longest reusable prefix of a prompt, and why it stops there. Changes nothing."""
-        sequence = self.manager.open(token_ids, _keys(salt))
+        sequence = self.manager.open(token_ids, ExtraKeys(cache_salt=salt))
         return self.explain(sequence, self.manager.match(sequence))
 
     def commit(self, token_ids: TokenIds, *, salt: str | None = None) -> PagedLease:
         """Admit a prompt and compute it. Raises :class:`OutOfBlocks` (a ``MemoryError``) if it can't fit."""
         manager = self.manager
-        sequence = manager.open(token_ids, _keys(salt))
+        sequence = manager.open(token_ids, ExtraKeys(cache_salt=salt))
         hit = manager.match(sequence)
         match = self.explain(sequence, hit)
         window_tokens = None if self._chunk_tokens is None else hit.num_tokens
@@ -111,7 +111,3 @@ class PagedCache:
     def explain(self, sequence: KVSequence, hit: Hit) -> Match:
         """A hit of ``sequence`` with the reasons for what it leaves out: for callers that drive the manager themselves."""
         return self.manager.explain(sequence, hit)
-
-
-def _keys(salt: str | None) -> ExtraKeys:
-    return NO_KEYS if salt is None else ExtraKeys(cache_salt=salt)

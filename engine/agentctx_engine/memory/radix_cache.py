@@ -158,7 +158,7 @@ class RadixCache:
     def pages_of(self, token_ids: TokenIds, *, salt: str | None = None) -> PageIds:
         """Pages of the longest prefix of a text, its last token included, that the tree holds. Changes nothing."""
         found = self.tree.find(pack(token_ids), Namespace(None, salt))
-        held = [node.pages for node in found.node.path() if node.pages is not None] if found.node else []
+        held = found.node.prefix_pages() if found.node else []
         whole = found.equal_tokens // self.page_size
         return np.concatenate(held)[:whole] if held else np.empty(0, dtype=np.int32)
 
@@ -199,9 +199,8 @@ class RadixCache:
         self.tree.lock(node)
         lease = RadixLease(self, match, namespace, priority, text, node)
         if self.pool is not None:
-            held = [used.pages for used in node.path() if used.pages is not None]
             own = self._take(self._pages_for(lease.num_tokens) - hit_tokens // self.page_size)
-            lease.pages = np.concatenate([*held, own])
+            lease.pages = np.concatenate([*node.prefix_pages(), own])
         self._leases[id(lease)] = lease
         self._requests += 1
         self._prompt_tokens += lease.num_tokens
@@ -293,8 +292,8 @@ class RadixCache:
             known = slice(lease.tree_tokens // self.page_size, inserted.known_tokens // self.page_size)
             if known.stop > known.start:
                 self.pool.give_back(lease.pages[known])
-                tree_pages = [node.pages for node in inserted.node.path() if node.pages is not None]
-                lease.pages = np.concatenate([*tree_pages, lease.pages[whole // self.page_size :]])
+                own = lease.pages[whole // self.page_size :]
+                lease.pages = np.concatenate([*inserted.node.prefix_pages(), own])
         lease.node = inserted.node
         lease.tree_tokens = whole
 

@@ -90,6 +90,10 @@ class RadixNode:
         """Packed tokens from the start of the text to the end of this run."""
         return b"".join(node.key for node in self.path())
 
+    def prefix_pages(self) -> list[PageIds]:
+        """Page ids from the start of the text to the end of this run, run by run; none in a tree without pages."""
+        return [node.pages for node in self.path() if node.pages is not None]
+
     def __repr__(self) -> str:
         return f"RadixNode({self.num_tokens} tokens, {len(self.children)} children, {self.locks} locks)"
 

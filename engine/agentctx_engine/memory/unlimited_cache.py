@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from .block_hash import NO_KEYS, ExtraKeys
+from .block_hash import ExtraKeys
 from .explain import HitFacts, explain
 from .prefix_cache import CacheStats, Lease, Match
 from .prompt_memory import NO_HINTS, PromptMemory
@@ -47,7 +47,7 @@ class UnlimitedCache:
 
     def match(self, token_ids: npt.NDArray[np.int32] | Sequence[int], *, salt: str | None = None) -> Match:
         """The longest reusable prefix of a prompt, and why it stops there. Changes nothing."""
-        return self._match(pack(token_ids), _namespace(salt))
+        return self._match(pack(token_ids), ExtraKeys(cache_salt=salt).namespace)
 
     def _match(self, text: bytes, namespace: bytes) -> Match:
         self._store_newest()
@@ -64,7 +64,7 @@ class UnlimitedCache:
         self, token_ids: npt.NDArray[np.int32] | Sequence[int], *, salt: str | None = None
     ) -> UnlimitedLease:
         """Admit a prompt. It is found by others from now on."""
-        text, namespace = pack(token_ids), _namespace(salt)
+        text, namespace = pack(token_ids), ExtraKeys(cache_salt=salt).namespace
         match = self._match(text, namespace)
         self._requests += 1
         self._prompt_tokens += len(text) // TOKEN_BYTES
@@ -97,7 +97,3 @@ class UnlimitedCache:
             capacity_tokens=None,
             evicted_tokens=0,
         )
-
-
-def _namespace(salt: str | None) -> bytes:
-    return (NO_KEYS if salt is None else ExtraKeys(cache_salt=salt)).namespace
