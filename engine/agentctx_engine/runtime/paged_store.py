@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from agentctx_engine.memory.block_hash import NO_KEYS, ExtraKeys
+from agentctx_engine.memory.block_hash import ExtraKeys
 from agentctx_engine.memory.disk_tier import DiskCounters
 from agentctx_engine.memory.kv_manager import KVManager
 from agentctx_engine.memory.kv_sequence import KVSequence
@@ -137,7 +137,7 @@ class PagedStore:
         return PagedCache(self._make_manager(), chunk_tokens=chunk)
 
     def open(self, tokens: TokenArray, salt: str | None, *, reuse: bool = True) -> PagedSequence:
-        keys = NO_KEYS if salt is None else ExtraKeys(cache_salt=salt)
+        keys = ExtraKeys(cache_salt=salt)
         return PagedSequence(self.manager.open(tokens, keys, read_cache=reuse), self._groups)
 
     def append(self, sequence: StoredSequence, token_id: int) -> None:
@@ -301,7 +301,7 @@ class PagedStore:
             # A lookup leaves out the last token of a text, so here one more follows.
             kv = self.open(np.append(tokens, np.int32(0)), salt).kv
             hit = self.manager.match(kv)
-            elsewhere = [table.index(block) for table in hit.blocks for block in table if block < 0]
+            elsewhere = [i for table in hit.blocks for i, block in enumerate(table) if block < 0]
             if not elsewhere:
                 break
             tokens = tokens[: min(elsewhere) * self.block_size]

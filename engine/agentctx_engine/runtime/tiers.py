@@ -81,10 +81,13 @@ class TierCopier:
 
     def is_arriving(self, group: int, blocks: Sequence[int]) -> bool:
         """Whether some of these device blocks are still on their way, or a failure says that any block may be wrong."""
-        self._forget_arrived()
-        if self._failed:
-            return True  # until it is known which blocks were made from the file meanwhile: see take_failed
-        return any((group, int(block)) in self._arriving for block in blocks)
+        ways = (self._arriving.get((group, int(block))) for block in blocks)
+        if any(way is not None and not way.done() for way in ways):
+            return True
+        # Looked at last: who fails says so before it is done.
+        return bool(
+            self._failed
+        )  # until it is known which blocks were made from the file meanwhile: see take_failed
 
     @property
     def is_idle(self) -> bool:
