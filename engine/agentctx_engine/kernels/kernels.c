@@ -134,12 +134,11 @@ void coded_product(const uint8_t *weight, const float *x, float *y, ptrdiff_t ro
 
 #define MANY 32 /* rows that are worth a second thread */
 
-/* y[rows, size] = x / sqrt(mean(x^2) + eps) * weight; x's rows are `step` floats apart. */
-void rms_norm(const float *x, const float *weight, float *y, ptrdiff_t rows, ptrdiff_t size, ptrdiff_t step,
-              float eps, int threads) {
+/* y[rows, size] = x / sqrt(mean(x^2) + eps) * weight. */
+void rms_norm(const float *x, const float *weight, float *y, ptrdiff_t rows, ptrdiff_t size, float eps, int threads) {
 #pragma omp parallel for num_threads(threads) if (threads > 1 && rows >= MANY) schedule(static)
     for (ptrdiff_t r = 0; r < rows; r++) {
-        const float *in = x + r * step;
+        const float *in = x + r * size;
         vec squares = {0};
         float rest = 0;
         ptrdiff_t i = 0;

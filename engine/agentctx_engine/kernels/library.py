@@ -42,7 +42,7 @@ class Kernels:
         self._product.argtypes = [pointer] * 3 + [size] * 4 + [threads]
         self._norm = library.rms_norm
         self._norm.restype = None
-        self._norm.argtypes = [pointer] * 3 + [size] * 3 + [ctypes.c_float, threads]
+        self._norm.argtypes = [pointer] * 3 + [size] * 2 + [ctypes.c_float, threads]
         self._silu = library.gate_silu
         self._silu.restype = None
         self._silu.argtypes = [pointer] * 2 + [size] * 2 + [threads]
@@ -72,7 +72,7 @@ class Kernels:
         y = torch.empty_like(x)
         rows, size = x.shape
         self._norm(
-            x.data_ptr(), weight.data_ptr(), y.data_ptr(), rows, size, size, eps, torch.get_num_threads()
+            x.data_ptr(), weight.data_ptr(), y.data_ptr(), rows, size, eps, torch.get_num_threads()
         )  # fmt: skip
         return y
 
