@@ -314,6 +314,7 @@ NEW = say("something else that nobody said before in this place")
         ([*OLD[:2], NEW, *OLD[3:]], 2, Move("edited", 2, 1, 1)),
         ([*OLD[:1], NEW, *OLD[2:]], 1, Move("replaced", 1, 1, 1)),
         ([*OLD[:1], NEW, *OLD[3:]], 1, Move("replaced", 1, 2, 1)),
+        ([*OLD[:1], NEW, OLD[2]], 1, Move("replaced", 1, 1, 1)),
         (OLD[:3], 3, Move("branch", 3, gone=2)),
         ([*OLD[:2], NEW], 2, Move("branch", 2, 3, 1)),
         ([*OLD[:4], say(str(OLD[4]["content"]) + " or not?")], 4, Move("edited", 4, 1, 1)),

@@ -611,3 +611,12 @@ def test_output_takes_the_place_of_what_can_be_evicted(new_cache, page_size: int
     serve(cache, prompt, output)
     assert cache.match([*prompt, *output]).hit_tokens == 16
     assert cache.match([1, 2, 3, 4, 0]).hit_tokens == cache.match([5, 6, 7, 8, 0]).hit_tokens == 0
+
+
+def test_stored_texts_are_those_of_the_leaves(new_cache) -> None:
+    cache = new_cache()
+    for tokens in ([1, 2, 3], [1, 2, 4], [1, 2], [7]):
+        serve(cache, tokens)
+    serve(cache, [1, 2, 3, 4], salt="other")
+    texts = {namespace: sorted(found) for namespace, found in stored_texts(cache).items()}
+    assert texts == {EVERYONE: [[1, 2, 3], [1, 2, 4], [7]], Namespace(None, "other"): [[1, 2, 3, 4]]}
