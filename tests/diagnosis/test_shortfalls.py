@@ -336,6 +336,8 @@ def test_going_back_is_paid_again_only_where_a_slot_held_it() -> None:
     [
         (1000, 1000, 0.5, True),
         (1000, 1400, 0.5, True),
+        (1000, 1000, 0.95, True),  # fifty tokens that were reused all the same
+        (1000, 999, 0.95, False),
         (1000, 1000, 0.99, False),  # ten tokens: it may lie behind the prompt's end
         (1000, 938, 0.5, True),  # 32 and three hundredths
         (1000, 937, 0.5, False),
