@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import subprocess
 import sys
 from functools import cache
 from random import Random
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -14,8 +16,9 @@ import torch
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
-from agentctx_engine.attention import Batch, Chunk, ReferenceAttention
+from agentctx_engine.attention import AttentionBackend, Batch, Chunk, ReferenceAttention
 from agentctx_engine.attention.named import accelerated_attention, attention_backend
+from agentctx_engine.attention.page_lists import PageLists
 from agentctx_engine.models import FAMILIES, Family, Model, random_config
 from agentctx_engine.models.random_model import RandomWeights
 from agentctx_engine.runtime.config import EngineConfig
@@ -97,8 +100,20 @@ def test_quantized_memory_reads_the_same_with_either_backend(kind: str) -> None:
     )  # a number may round to the code beside
 
 
-def test_a_mixed_batch_like_the_reference() -> None:
+def backend_or_skip(name: str) -> tuple[AttentionBackend, torch.device, torch.dtype, float]:
+    """(the backend, where it runs here, numbers that it takes, the largest error of them)."""
+    if name == "flashinfer":
+        if importlib.util.find_spec("flashinfer") is None or not torch.cuda.is_available():
+            pytest.skip("FlashInfer needs its package and a GPU")
+        return attention_backend(name), torch.device("cuda"), torch.float16, 4e-3
+    return attention_backend(name), torch.device("cpu"), torch.float32, 2e-6
+
+
+@pytest.mark.parametrize("name", ["triton", "flashinfer"])
+def test_a_mixed_batch_like_the_reference(name: str) -> None:
     """Decodes, chunks after prefixes and a whole prompt in one step, with padding rows behind, under two windows."""
+    backend, device, dtype, most = backend_or_skip(name)
+    head_dim = 64 if name == "flashinfer" else 32  # it has no smaller ones
     random, generator = Random(3), torch.Generator().manual_seed(3)
     lengths = [(33, 1), (0, 12), (20, 7), (0, 1), (5, 2)]
     free = random.sample(range(40), 40)
@@ -106,23 +121,50 @@ def test_a_mixed_batch_like_the_reference() -> None:
     for start, count in lengths:
         table, free = free[:6], free[6:]
         chunks.append(Chunk([1] * count, start, (table, table[::-1])))
-    batch = Batch.build(chunks, block_size=8)
-    queries = torch.randn(batch.num_tokens + 3, 6, 32, generator=generator)
-    cache = torch.randn(2, 40, 8, 2, 32, generator=generator)
+    batch = Batch.build(chunks, block_size=8, device=device)
+    queries = torch.randn(batch.num_tokens + 3, 6, head_dim, generator=generator).to(device, dtype)
+    cache = torch.randn(2, 40, 8, 2, head_dim, generator=generator).to(device, dtype)
     windows = [None, 9]
-    plans = [
-        b.plan(batch, windows, torch.float32) for b in (attention_backend("triton"), ReferenceAttention())
-    ]
+    plans = [b.plan(batch, windows, dtype) for b in (backend, ReferenceAttention())]
     for group in (0, 1):
         ours, expected = (plan.attend(group, queries, cache, 0.3) for plan in plans)
-        torch.testing.assert_close(ours, expected, atol=2e-6, rtol=0)
+        torch.testing.assert_close(ours, expected, atol=most, rtol=0)
+
+
+@given(data=st.data(), block_size=st.integers(1, 9))
+def test_page_lists_lead_to_the_keys_of_the_block_tables(data: st.DataObject, block_size: int) -> None:
+    """As FlashInfer reads them: a sequence's pages, its length from their number and the last one's tokens, and its rows."""
+    chunks = []
+    for _ in range(data.draw(st.integers(1, 4))):
+        start, count = data.draw(st.integers(0, 30)), data.draw(st.integers(1, 8))
+        blocks = -(-(start + count) // block_size) + data.draw(st.integers(0, 2))
+        tables = [data.draw(st.lists(st.integers(0, 99), min_size=blocks, max_size=blocks)) for _ in (0, 1)]
+        chunks.append(Chunk([1] * count, start, (tables[0], np.array(tables[1], dtype=np.int32))))
+    for group in (0, 1):
+        lists = PageLists.of(chunks, group, block_size)
+        assert lists.query_starts[0] == lists.starts[0] == 0
+        for i, chunk in enumerate(chunks):
+            pages = lists.pages[lists.starts[i] : lists.starts[i + 1]]
+            assert 1 <= lists.last_page_lens[i] <= block_size
+            assert (len(pages) - 1) * block_size + lists.last_page_lens[i] == chunk.context_len
+            assert pages.tolist() == list(chunk.block_tables[group][: len(pages)])
+            assert lists.query_starts[i + 1] - lists.query_starts[i] == len(chunk.token_ids)
 
 
 def test_backends_by_name() -> None:
     for name in ("cpu", "reference", "triton"):
         assert type(attention_backend(name)).__name__.lower() == f"{name}attention"
-    with pytest.raises(ValueError, match="'cpu', 'reference' or 'triton'"):
+    with pytest.raises(ValueError, match="'cpu', 'reference', 'triton' or 'flashinfer'"):
         attention_backend("flash")
+    if importlib.util.find_spec("flashinfer") is None:
+        with pytest.raises(ImportError, match=r"pip install flashinfer-python, or take 'triton'"):
+            attention_backend("flashinfer")
+    with (
+        mock.patch("importlib.util.find_spec", return_value=object()),
+        mock.patch("torch.cuda.is_available", return_value=False),
+        pytest.raises(RuntimeError, match="needs a CUDA GPU: take 'triton' or 'cpu'"),
+    ):
+        attention_backend("flashinfer")
     assert type(accelerated_attention(torch.device("cuda"))).__name__ == "TritonAttention"
     assert type(accelerated_attention(torch.device("mps"))).__name__ == "ReferenceAttention"
 

@@ -12,7 +12,10 @@ from agentctx_engine.attention.reference import ReferenceAttention
 
 
 def attention_backend(name: str) -> AttentionBackend:
-    """``cpu``, ``reference`` or ``triton``. Raises ``ValueError`` for another name, ``ImportError`` without triton."""
+    """``cpu``, ``reference``, ``triton`` or ``flashinfer``.
+
+    Raises ``ValueError`` for another name, ``ImportError`` without the package that it needs, ``RuntimeError`` without the GPU.
+    """
     match name:
         case "cpu":
             return CpuAttention()
@@ -24,7 +27,20 @@ def attention_backend(name: str) -> AttentionBackend:
             from agentctx_engine.attention.triton_backend import TritonAttention
 
             return TritonAttention()
-    raise ValueError(f"attention backend {name!r}: must be 'cpu', 'reference' or 'triton'")
+        case "flashinfer":
+            if importlib.util.find_spec("flashinfer") is None:
+                raise ImportError(
+                    "the FlashInfer attention backend needs the package flashinfer: pip install flashinfer-python, "
+                    "or take 'triton'"
+                )
+            if not torch.cuda.is_available():
+                raise RuntimeError(
+                    "the FlashInfer attention backend needs a CUDA GPU: take 'triton' or 'cpu'"
+                )
+            from agentctx_engine.attention.flashinfer_backend import FlashInferAttention
+
+            return FlashInferAttention()
+    raise ValueError(f"attention backend {name!r}: must be 'cpu', 'reference', 'triton' or 'flashinfer'")
 
 
 def accelerated_attention(device: torch.device) -> AttentionBackend:
