@@ -115,6 +115,8 @@ def test_the_directory_stays_within_its_size(tmp_path: Path) -> None:
         assert 10_000 < size_of(tmp_path) <= 20_000
     with pytest.raises(EngineMemoryError, match="holds no block"):
         engine_of(disk_dir=tmp_path, disk_bytes=100)
+    with pytest.raises(ValueError, match="disk_bytes=-1: must not be negative"):
+        engine_of(disk_dir=tmp_path, disk_bytes=-1)
 
 
 def size_of(path: Path) -> int:

@@ -45,6 +45,12 @@ def windowed_blocks(engine: Engine) -> tuple[int, int]:
     return pool.num_used_blocks, pool.num_cached_blocks
 
 
+def test_layers_stand_in_the_group_of_their_window() -> None:
+    config = random_config("gemma3", num_layers=6, window=WINDOW)
+    assert [group.window for group in config.layer_groups] == [None, WINDOW]
+    assert config.group_of_layer == (1, 1, 0, 1, 1, 0)
+
+
 @cache
 def uncached(prompt: tuple[int, ...]) -> tuple[int, ...]:
     with engine_of(prefix_cache="none", full_window_cache=True) as engine:

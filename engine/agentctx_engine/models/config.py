@@ -97,6 +97,12 @@ class ModelConfig:
         )
 
     @property
+    def group_of_layer(self) -> tuple[int, ...]:
+        """Of each layer, which of ``layer_groups`` it is in."""
+        groups = {group.window: number for number, group in enumerate(self.layer_groups)}
+        return tuple(groups[window] for window in self.windows)
+
+    @property
     def kv_values_per_token(self) -> int:
         """Numbers (not bytes) stored per token in one layer: keys and values of all KV heads."""
         return 2 * self.num_kv_heads * self.head_dim

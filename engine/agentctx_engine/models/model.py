@@ -330,7 +330,6 @@ class _Reader:
         if config.qk_norm:
             shares = (("query_norm", config.num_heads), ("key_norm", config.num_kv_heads))
             head_norm = torch.cat([read(name).expand(heads, -1) for name, heads in shares])
-        group = next(g for g, members in enumerate(config.layer_groups) if i in members.layers)
         return Layer(
             attention_norm=read("attention_norm"),
             qkv=linear("query", "key", "value", bias=bias),
@@ -341,6 +340,6 @@ class _Reader:
             gate_up=linear("gate", "up"),
             down=linear("down"),
             mlp_out_norm=read("mlp_out_norm") if config.sandwich_norms else None,
-            group=group,
+            group=config.group_of_layer[i],
             rope=config.ropes[i],
         )

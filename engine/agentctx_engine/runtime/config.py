@@ -88,8 +88,9 @@ class EngineConfig:
                 "async_scheduling=True can't be had with deterministic=True or kv_kind: a step that was run in vain must "
                 "leave nothing behind"
             )
-        if self.host_blocks < 0:
-            raise ValueError(f"host_blocks={self.host_blocks}: must not be negative")
+        for field in ("host_blocks", "disk_bytes"):
+            if getattr(self, field) < 0:
+                raise ValueError(f"{field}={getattr(self, field)}: must not be negative")
         if self.host_blocks and self.prefix_cache != "hash":
             raise ValueError(f"host_blocks needs prefix_cache='hash', not {self.prefix_cache!r}")
         if self.disk_dir is not None and not self.host_blocks:

@@ -90,10 +90,7 @@ class ModelRunner:
         self.block_size = block_size
         self.deterministic = deterministic
         config = model.config
-        self.group_of_layer = [
-            next(g for g, group in enumerate(config.layer_groups) if layer in group.layers)
-            for layer in range(config.num_layers)
-        ]
+        self.group_of_layer = config.group_of_layer
         per_group = [num_blocks] * len(config.layer_groups) if isinstance(num_blocks, int) else num_blocks
         self.packing = packing_of(model, block_size, kv_kind)
         self.reads_packed = self.packing is not None and reads_packed(model, self.packing)
