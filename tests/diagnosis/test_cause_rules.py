@@ -653,3 +653,19 @@ def test_what_was_taken_out_is_shown_from_its_start() -> None:
     log[1] = replace(log[1], request={"model": "m", "messages": [SYSTEM, say(LONG), REPLY, MORE]})
     [finding] = diagnose(log[0], log[1]).findings
     assert (finding.cause, finding.was, finding.now) == ("message_removed", excerpt(gone["content"], 0), "")
+
+
+def test_states_and_keys_are_kept_within_their_bounds() -> None:
+    conversations = Conversations(max_states=3, max_keys=7)
+    for number, items in enumerate((2, 2, 2, 2, 5, 9)):
+        one = state(10, *([1] * items))
+        one.id, one.conversation = conversations.new_id(), number
+        conversations.put(one, None, None)
+        assert (len(conversations), conversations.kept_keys) == [
+            (1, 2),
+            (2, 4),
+            (3, 6),
+            (3, 6),
+            (2, 7),
+            (1, 9),
+        ][number]

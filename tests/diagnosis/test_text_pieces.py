@@ -206,6 +206,9 @@ def test_retelling_and_quoting() -> None:
     assert quotes(said, f"before {said} after")
     assert not quotes(" ".join(reversed(WORDS)), said)
     assert not quotes("loaves", said)
+    source = prose(1, 100)
+    assert quotes(source[:600] + prose(2, 100)[:300], source)
+    assert not quotes(source[:300] + prose(2, 100)[:600], source), "a third of it is quoted"
 
 
 # -- excerpts ---------------------------------------------------------------------------------------------------------
@@ -259,6 +262,13 @@ def test_likeness_tells_the_same_conversation_from_another() -> None:
     assert 0.3 < likeness(old, trimmed) < likeness(old, old), "an old part was dropped"
     assert likeness(old, prose(4, 400)) == 0.0
     assert likeness(old, "Summarise this:\n" + old) == 0.0, "it is quoted"
+    other, size = prose(6, 500), len(old)
+    kept = [
+        other[: size // 10] + old[size // 10 : end] + other[end:size]
+        for end in (size * 56 // 100, size * 9 // 10)
+    ]
+    assert likeness(old, kept[0]) == 0.0, "another head, and less than half of the rest in its place"
+    assert likeness(old, kept[1]) > 0.5
     assert likeness(old, old[:500] + prose(5, 300)) == 0.0, "only the head is shared"
 
 
