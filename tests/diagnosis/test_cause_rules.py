@@ -669,3 +669,17 @@ def test_states_and_keys_are_kept_within_their_bounds() -> None:
             (2, 7),
             (1, 9),
         ][number]
+
+
+def test_a_conversation_that_was_retold_shares_no_message() -> None:
+    old = view("openai.chat", {"messages": [SYSTEM, say(LONG), say(LONG.upper(), "assistant"), ASK]})
+    conversations = Conversations()
+    keys, sizes = keys_and_sizes(Match("new"), old)
+    one = State(
+        conversations.new_id(), 1, 0, None, "", Reference(old), keys, sizes, 0, lead=1, api="openai.chat"
+    )
+    conversations.put(one, None, None)
+    later = [say(LONG + " And more."), say(LONG.upper() + " AND MORE.", "assistant"), say("other?"), AGAIN]
+    match = conversations.find(view("openai.chat", {"messages": [SYSTEM, *later]}))
+    assert (match.relation, match.state, match.shared) == ("changed", one, 0)
+    assert conversations.find(view("openai.chat", {"messages": [SYSTEM, MORE, AGAIN]})).relation == "new"

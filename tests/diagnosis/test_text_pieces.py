@@ -175,6 +175,8 @@ def test_a_labelled_line() -> None:
         (f"Rules. Mind these: one{rest}", f"Rules. Mind these: two{rest}", False),
         (f'{{"branch": "main"}}{rest}', f'{{"branch": "fix"}}{rest}', False),
         (f"Branch: main\ndirty{rest}", f"Branch: fix\nclean{rest}", False),
+        (f"Branch: {'m' * 232}{rest}", f"Branch: {'n' * 232}{rest}", True),
+        (f"Branch: {'m' * 233}{rest}", f"Branch: {'n' * 233}{rest}", False),
         (f"Branch: {'m' * 300}{rest}", f"Branch: {'n' * 300}{rest}", False),
     ):
         assert in_labelled_line(old, new, common_prefix(old, new)) is inside, old
