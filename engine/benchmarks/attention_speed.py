@@ -17,6 +17,7 @@ from benchmarks.bench import COPY, MATRIX, Bench, Measurement
 from benchmarks.exact import BOUNDS, poisoned, relative_error
 from benchmarks.kernel_checks import Checked
 from benchmarks.rows import Row, Target
+from benchmarks.sizes import Sizes
 from benchmarks.timing import Timing
 
 BLOCK_SIZE = 16
@@ -56,6 +57,21 @@ def name_of(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
+def blocks_for(sizes: Sizes, token_bytes: int) -> int:
+    """Blocks of a memory that the largest measurement and a timing's sets of sequences fit in."""
+    most = max(max(sizes.batches) * max(sizes.contexts), max(sizes.prompts))
+    return max(most, sizes.rotated_bytes // token_bytes) // BLOCK_SIZE + 1
+
+
+def cut_tables(order: Tensor, sequences: int, tokens: int, rotated_tokens: int) -> Tensor:
+    """Block ids in ``order`` → [calls, sequences, blocks], no block in two places, for sequences of ``tokens`` tokens: at
+    least one call, and as many as hold ``rotated_tokens``, as far as blocks and ``MOST_CALLS`` allow."""
+    width = -(-tokens // BLOCK_SIZE)
+    wanted = -(-rotated_tokens // (sequences * tokens))
+    calls = max(1, min(MOST_CALLS, wanted, len(order) // (sequences * width)))
+    return order[: calls * sequences * width].view(calls, sequences, width)
+
+
 class Layer:
     """Paged keys and values of one layer, random, with room for the largest measurement; its blocks in no order."""
 
@@ -64,13 +80,11 @@ class Layer:
         self.bench, self.heads, self.kv_heads, self.head_dim = (
             bench, sizes.heads, sizes.kv_heads, sizes.head_dim,
         )  # fmt: skip
-        most = max(max(sizes.batches) * max(sizes.contexts), max(sizes.prompts))
-        least = sizes.rotated_bytes // self.token_bytes
-        self.num_blocks = max(most, least) // BLOCK_SIZE + 1
-        shape = (2, self.num_blocks, BLOCK_SIZE, self.kv_heads, self.head_dim)
+        num_blocks = blocks_for(sizes, self.token_bytes)
+        shape = (2, num_blocks, BLOCK_SIZE, self.kv_heads, self.head_dim)
         self.cache = torch.randn(shape, dtype=bench.dtype, device=bench.device)
         generator = torch.Generator().manual_seed(bench.random.getrandbits(32))
-        self.order = torch.randperm(self.num_blocks, generator=generator).to(bench.device, torch.int32)
+        self.order = torch.randperm(num_blocks, generator=generator).to(bench.device, torch.int32)
 
     @property
     def token_bytes(self) -> int:
@@ -81,23 +95,23 @@ class Layer:
         return float(self.head_dim**-0.5)
 
     def tables(self, sequences: int, tokens: int) -> Tensor:
-        """[calls, sequences, blocks]: as many sets of sequences as a timing should go through, no block in two of them."""
-        width = -(-tokens // BLOCK_SIZE)
-        wanted = -(-self.bench.sizes.rotated_bytes // (sequences * tokens * self.token_bytes))
-        calls = max(1, min(MOST_CALLS, wanted, self.num_blocks // (sequences * width)))
-        return self.order[: calls * sequences * width].view(calls, sequences, width)
+        """[calls, sequences, blocks]: as many sets of sequences as a timing should go through."""
+        rotated = -(-self.bench.sizes.rotated_bytes // self.token_bytes)
+        return cut_tables(self.order, sequences, tokens, rotated)
 
     def queries(self, rows: int) -> Tensor:
         shape = (rows, self.heads, self.head_dim)
         return torch.randn(shape, dtype=self.bench.dtype, device=self.bench.device)
 
-    def check(self, name: str, table: Tensor, positions: list[int], queries: Tensor, out: Tensor) -> None:
+    def check(
+        self, kernel: str, name: str, table: Tensor, positions: list[int], queries: Tensor, out: Tensor
+    ) -> None:
         """Compare some rows of a timed result, of one sequence with block ids ``table``, with float64."""
         used = table[: max(positions) // BLOCK_SIZE + 1].long()
         keys, values = self.cache[:, used].flatten(1, 2)[:, : max(positions) + 1]
         expected = exact_attention(keys, values, 0, positions, queries, window=None)
         error = relative_error(out, expected)
-        self.bench.check(Checked.of(f"{name}, as timed", "", error, BOUNDS[self.bench.dtype]))
+        self.bench.check(Checked.of(kernel, f"{name}, as timed", error, BOUNDS[self.bench.dtype]))
 
 
 def decode_measurements(bench: Bench, layer: list[Layer]) -> Iterator[Measurement]:
@@ -135,7 +149,7 @@ def decode(current: list[Layer], name: str, batch: int, context: int, target: Ta
     for sequence in bench.random.sample(range(batch), min(LOOKED_AT, batch)):
         # The last call is the one whose result is there.
         row = slice(sequence, sequence + 1)
-        layer.check(name, tables[-1, sequence], [context - 1], queries[row], out[row])
+        layer.check("decode attention", name, tables[-1, sequence], [context - 1], queries[row], out[row])
     moved = costs.decode_bytes(
         batch, context, heads=layer.heads, kv_heads=layer.kv_heads, head_dim=layer.head_dim,
         itemsize=bench.dtype.itemsize,
@@ -178,7 +192,9 @@ def prefill(current: list[Layer], name: str, tokens: int, cached: int, target: T
 
     timing: Timing = bench.stopwatch.time(work, 1)
     chosen = sorted({0, computed - 1, *(bench.random.randrange(computed) for _ in range(LOOKED_AT))})
-    layer.check(name, table[0], [cached + row for row in chosen], queries[chosen], out[chosen])
+    layer.check(
+        "prefill attention", name, table[0], [cached + row for row in chosen], queries[chosen], out[chosen]
+    )
     operations = costs.prefill_flops(tokens, cached, heads=layer.heads, head_dim=layer.head_dim)
     rate = operations / timing.median
     return Row(

@@ -45,6 +45,7 @@ class Bench:
     sizes: Sizes
     budget_seconds: float
     random: Random
+    graphs: bool = True  # whether the engine's decode steps are CUDA graphs; on the CPU there are none
     started: float = field(default_factory=time.monotonic)
     rows: dict[str, Row] = field(default_factory=dict)
     checks: list[Checked] = field(default_factory=list)
@@ -71,6 +72,11 @@ class Bench:
     @property
     def processors(self) -> int:
         return torch.cuda.get_device_properties(self.device).multi_processor_count if self.on_gpu else 4
+
+    @property
+    def has_fp8(self) -> bool:
+        """From Ada and Hopper on; the interpreter has everything."""
+        return not self.on_gpu or torch.cuda.get_device_capability(self.device) >= (8, 9)
 
     @property
     def seconds(self) -> float:

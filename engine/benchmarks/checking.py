@@ -18,8 +18,11 @@ def check_kernels(bench: Bench) -> None:
         longest=sizes.longest_checked,
         most_kv_heads=sizes.checked_kv_heads,
         hidden=sizes.checked_hidden,
+        kinds=("int8", "fp8") if bench.has_fp8 else ("int8",),
         attention=ATTENTION[: sizes.checked_attention],
     )
+    if not bench.has_fp8:
+        bench.facts["not checked"] = "fp8 keys and values, which this card's arithmetic lacks"
     for check in drawn_checks(drawing, bench.random):
         try:
             bench.check(check())

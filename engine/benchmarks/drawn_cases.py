@@ -70,12 +70,15 @@ class Drawing:
     longest: int  # tokens of a sequence
     most_kv_heads: int
     hidden: int  # of the kernels around attention
+    kinds: tuple[KvKind, ...] = ("int8", "fp8")  # of quantized memory that the device can do
     attention: tuple[Heads, ...] = ATTENTION
 
 
 def drawn_checks(drawing: Drawing, random: Random) -> Iterator[Check]:
     """Every kernel, some of them several times. Each check is made and run by its call."""
     for heads in drawing.attention:
+        if heads.kind is not None and heads.kind not in drawing.kinds:
+            continue
         case = _attention(drawing, random, heads, most_computed=1)
         splits = splits_for(len(case.lengths), case.kv_heads, max(case.lengths), drawing.processors)
         yield partial(check_decode, case, splits=splits)
@@ -95,8 +98,7 @@ def _around(drawing: Drawing, random: Random, common: dict[str, Any]) -> Iterato
     hidden, heads = drawing.hidden, drawing.most_kv_heads
     write = WriteCase(block_size=16, kv_heads=heads, head_dim=128, tokens=40, seed=seed(), **common)
     yield partial(check_kv_write, write)
-    kind: KvKind
-    for kind in ("int8", "fp8"):
+    for kind in drawing.kinds:
         chunks = tuple((random.randrange(30), random.randrange(1, 20)) for _ in range(3))
         packed = PackedWriteCase(
             kind, kv_heads=heads, head_dim=128, block_size=16, chunks=chunks, seed=seed(), **common

@@ -35,6 +35,9 @@ def parsed(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--interpret", action="store_true", help="run kernels in Triton's interpreter")
     parser.add_argument("--only", choices=PARTS, nargs="+", default=list(PARTS))
+    parser.add_argument(
+        "--graphs", choices=("on", "off"), default="on", help="the engine's decode steps as CUDA graphs"
+    )
     parser.add_argument("--budget", type=float, default=450.0, metavar="SECONDS", help="default: %(default)s")
     parser.add_argument("--seed", type=int, help="of data, weights and prompts; default: a new one")
     parser.add_argument("--json", type=Path, default=Path("out/gpu.json"), help="default: %(default)s")
@@ -66,7 +69,7 @@ def run(options: argparse.Namespace) -> int:
     seed = secrets.randbits(32) if options.seed is None else options.seed
     torch.manual_seed(seed)
     sizes = SMALL if options.interpret else FULL
-    bench = Bench(torch.device(options.device), sizes, options.budget, Random(seed))
+    bench = Bench(torch.device(options.device), sizes, options.budget, Random(seed), options.graphs == "on")
     bench.changed = lambda: write_json(options.json, told(bench, seed))
     if "checks" in options.only:
         check_kernels(bench)

@@ -38,8 +38,12 @@ class RunningModel:
             num_blocks=None if bench.on_gpu else SMALL_POOL,
             max_samples=max(sizes.requests.batches),
             max_step_tokens=sizes.step_tokens,
+            cuda_graphs=bench.graphs and bench.on_gpu,
         )
-        bench.facts[f"engine of the {self.name} model"] = self.engine.state().kv_memory
+        graphs = "on" if self.engine.config.cuda_graphs else "off"
+        bench.facts[f"engine of the {self.name} model"] = (
+            f"{self.engine.state().kv_memory}; CUDA graphs {graphs}"
+        )
 
     def prompt(self, tokens: int) -> list[int]:
         return self.bench.random.choices(range(self.config.vocab_size), k=tokens)

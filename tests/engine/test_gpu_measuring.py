@@ -18,12 +18,13 @@ from agentctx_engine.models import random_config
 from agentctx_engine.models.random_model import RandomWeights
 from agentctx_engine.models.weights import expected_shapes
 from benchmarks import costs
+from benchmarks.attention_speed import blocks_for, cut_tables
 from benchmarks.bench import COPY, Bench, Measurement
 from benchmarks.exact import NAN, poisoned, relative_error
 from benchmarks.kernel_checks import Checked
 from benchmarks.report import exit_code, text, told, write_json
 from benchmarks.rows import Row, Target, aligned, figure_shown, table
-from benchmarks.sizes import FULL, SMALL
+from benchmarks.sizes import FULL, SMALL, Sizes
 from benchmarks.timing import HostClock, Timing
 
 
@@ -60,6 +61,22 @@ def test_the_full_sizes_are_those_of_llama_3() -> None:
         config = sizes.large.config
         assert sizes.turn.cached + sizes.turn.new < config.max_context
         assert {prod(shape) > 0 for _, shape in expected_shapes(config)} == {True}
+
+
+@pytest.mark.parametrize("sizes", [FULL, SMALL], ids=["full", "small"])
+def test_every_measurement_has_blocks_of_its_own(sizes: Sizes) -> None:
+    token_bytes = 2 * sizes.kv_heads * sizes.head_dim * 2
+    order = torch.randperm(blocks_for(sizes, token_bytes), dtype=torch.int32)
+    rotated = sizes.rotated_bytes // token_bytes
+    measured = [(batch, context) for batch in sizes.batches for context in sizes.contexts]
+    for sequences, tokens in measured + [(1, tokens) for tokens in sizes.prompts]:
+        tables = cut_tables(order, sequences, tokens, rotated)
+        calls, rows, width = tables.shape
+        assert calls >= 1
+        assert (rows, width) == (sequences, tokens // 16)
+        assert len(tables.unique()) == tables.numel()
+        # A GPU's cache is several times smaller than what a timing goes through.
+        assert sizes is SMALL or tables.numel() * 16 * token_bytes >= 2**28
 
 
 def test_timing_tells_median_and_spread() -> None:
