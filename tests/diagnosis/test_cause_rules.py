@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from agentctx.diagnosis import diagnose, diagnose_log
+from agentctx.diagnosis import LogDiagnosis, diagnose, diagnose_log, parse_target
 from agentctx.diagnosis.align import Move
 from agentctx.diagnosis.breakpoints import markers_of, misplaced, position_of
 from agentctx.diagnosis.breaks import Break, Reference
@@ -683,3 +683,34 @@ def test_a_conversation_that_was_retold_shares_no_message() -> None:
     match = conversations.find(view("openai.chat", {"messages": [SYSTEM, *later]}))
     assert (match.relation, match.state, match.shared) == ("changed", one, 0)
     assert conversations.find(view("openai.chat", {"messages": [SYSTEM, MORE, AGAIN]})).relation == "new"
+
+
+def test_an_edited_opening_without_an_answer_is_the_same_conversation() -> None:
+    conversations = Conversations()
+    old = view("openai.chat", {"messages": [SYSTEM, say(LONG)]})
+    keys, sizes = keys_and_sizes(Match("new"), old)
+    one = State(
+        conversations.new_id(), 1, 0, None, "", Reference(old), keys, sizes, 0, lead=1, api="openai.chat"
+    )
+    conversations.put(one, None, None)
+    match = conversations.find(
+        view("openai.chat", {"messages": [SYSTEM, say(LONG + " And more."), AGAIN, MORE]})
+    )
+    assert (match.relation, match.state, match.shared) == ("changed", one, 0)
+
+
+@pytest.mark.parametrize(
+    ("target", "unknown", "known"),
+    [("chatml", 19, 229), ("chatml+slot", 19, 228), ("chatml+paged:16", 16, 224)],
+)
+def test_a_recorded_reply_counts_as_kept_by_the_server(target: str, unknown: int, known: int) -> None:
+    """It was generated there, behind the prompt: the next turn finds it, all but what the cache rounds off."""
+    answer = say(LONG, "assistant")
+    reused = []
+    for response in (None, {"choices": [{"message": answer}]}):
+        log = LogDiagnosis(parse_target(target))
+        log.feed(Exchange("openai.chat", {"model": "m", "messages": [SYSTEM, ASK]}, response))
+        log.feed(Exchange("openai.chat", {"model": "m", "messages": [SYSTEM, ASK, answer, MORE]}))
+        assert log.turn is not None
+        reused.append(log.turn.reused)
+    assert reused == [unknown, known]
