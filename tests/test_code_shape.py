@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-PACKAGES = ("agentctx", "engine/agentctx_engine")
+PACKAGES = ("agentctx", "engine/agentctx_engine", "engine/benchmarks")
 MAX_FUNCTION = 60
 MAX_MODULE = 500
 MAX_REPEATED = 10  # lines of a block that stands in two places
