@@ -336,6 +336,17 @@ def test_several_splices_rewrite_from_the_first_on() -> None:
     assert history.origins == (0, 1, 2, 3, 4, -1, 6)
 
 
+def test_a_summary_that_is_summed_up_has_no_fate() -> None:
+    """Fates are those of the log's messages; a summary is none of them."""
+    history = conversation()
+    for number in range(2):
+        history.compact(
+            "summarized", [Splice(1, 2 if number else 5, (Message(role="assistant", content="sum"),))]
+        )
+    assert set(history.fates) == {1, 2, 3, 4}
+    assert history.origins == (0, -1)
+
+
 def test_a_compaction_of_what_was_never_sent_opens_no_epoch() -> None:
     history = conversation()
     history.assistant("done")
