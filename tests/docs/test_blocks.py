@@ -31,6 +31,7 @@ ELSEWHERE = {
     "make test": "is what runs this",
     "make docs": "tests/docs/test_site.py builds the site",
     "pip install": "tests/packaging installs the built wheel",
+    "python engine/benchmarks/gpu.py": "tests/engine/test_gpu_script.py runs it in the interpreter; the other line needs a GPU",
 }
 
 
