@@ -8,6 +8,7 @@ import subprocess
 import sys
 from functools import cache
 from random import Random
+from typing import Literal
 from unittest import mock
 
 import numpy as np
@@ -21,10 +22,14 @@ from agentctx_engine.attention.named import accelerated_attention, attention_bac
 from agentctx_engine.attention.page_lists import PageLists
 from agentctx_engine.models import FAMILIES, Family, Model, random_config
 from agentctx_engine.models.random_model import RandomWeights
+from agentctx_engine.runtime import Engine, SamplingParams
+from agentctx_engine.runtime.build import build_core
 from agentctx_engine.runtime.config import EngineConfig
-from agentctx_engine.runtime.request import Sample
+from agentctx_engine.runtime.core import EngineCore
+from agentctx_engine.runtime.request import Request, Sample
 
 from .answers import assert_same_answers, assert_same_bits, fresh_answer
+from .clients import Clients, distinct
 from .schedules import Arrival, Schedule, check_end, run, schedules
 
 pytest.importorskip("triton")
@@ -83,6 +88,65 @@ def test_deterministic_mode_is_bitwise_the_same_under_this_backend(
         schedule,
         lambda arrival: alone(family, "cpu", arrival.prompt, arrival.max_tokens, exact=True),
     )
+
+
+def built(**options: int) -> EngineCore:
+    return build_core(model("llama", "triton"), EngineConfig(**options))
+
+
+def answered(core: EngineCore, *requests: Request) -> None:
+    """Run to the end; every sample's answer is that of a fresh engine whose attention is torch's."""
+    while core.has_work:
+        core.step()
+        core.kv.check()
+    for request in requests:
+        length = request.params.max_tokens
+        expected = alone("llama", "cpu", tuple(request.prompt.tolist()), length, exact=False)
+        assert [sample.output for sample in request.samples] == [expected.output] * request.params.n
+
+
+def test_lesson_4_a_fork_shares_its_prompt() -> None:
+    core = built(block_size=16, num_blocks=16)
+    request = Clients(core).add(distinct(0, 40), max_tokens=3, n=3)
+    core.step()
+    assert core.step().step.copies == [(2, 3), (2, 4)]
+    assert [list(s.kv.block_tables[0]) for s in request.samples] == [[0, 1, 3], [0, 1, 4], [0, 1, 2]]
+    answered(core, request)
+    assert request.computed_tokens == 40
+
+
+def test_lesson_5_two_requests_share_a_system_prompt() -> None:
+    core = built(block_size=16, num_blocks=32)
+    clients = Clients(core)
+    first = clients.add([*distinct(0, 70), *distinct(7, 20)], max_tokens=4)
+    core.step()
+    second = clients.add([*distinct(0, 70), *distinct(50, 33)], max_tokens=2)
+    answered(core, first, second)
+    assert (first.cached_tokens, first.computed_tokens) == (0, 90)
+    assert (second.cached_tokens, second.computed_tokens) == (64, 39)
+
+
+def test_a_repeated_prompt_of_64_computes_16() -> None:
+    core = built(block_size=16, num_blocks=32)
+    for expected in (0, 48, 48):
+        request = Clients(core).add(distinct(0, 64), max_tokens=1)
+        answered(core, request)
+        assert (request.cached_tokens, request.computed_tokens) == (expected, 64 - expected)
+
+
+@pytest.mark.parametrize("kind", ["hash", "radix"])
+def test_ten_agent_turns_hit_what_was_predicted(kind: Literal["hash", "radix"]) -> None:
+    """System prompt and tools of 48 tokens; each turn 10 of the user's and 4 of the model's."""
+    history, hits = distinct(0, 48), []
+    with Engine(model("llama", "triton"), num_blocks=64, block_size=8, prefix_cache=kind) as engine:
+        for turn in range(10):
+            history += distinct(11 * turn, 10)
+            predicted = engine.match(history)
+            result = engine.generate(history, SamplingParams(max_tokens=4, stop_token_ids=()))
+            assert (result.cached_tokens, result.lost) == (predicted.hit_tokens, predicted.lost)
+            history += result.token_ids
+            hits.append(result.cached_tokens)
+    assert hits == [0, *((48 + 14 * turn - 1) // 8 * 8 for turn in range(1, 10))]
 
 
 @pytest.mark.parametrize("kind", ["int8", "fp8"])
