@@ -462,7 +462,9 @@ def put_table(page: Path, name: str, lines: list[str]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--turns", type=int, default=200, help="turns of the long log")
-    parser.add_argument("--write", action="store_true", help="write the tables to docs/peers.md and the README")
+    parser.add_argument(
+        "--write", action="store_true", help="write the tables to docs/peers.md and the README"
+    )
     parser.add_argument("--shared", type=Path, default=ROOT.parent / "shared", help="the shared folder")
     parser.add_argument("--child", nargs=2, metavar=("TOOL", "LOG"), help=argparse.SUPPRESS)
     given = parser.parse_args()

@@ -122,7 +122,9 @@ def test_prompts_that_are_made_again_count_as_kept(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr("agentctx.diagnosis.conversations._MAX_RENDERED", 1)
     sides = [make(seed, "openai.chat", replies=False, turns=6).exchanges() for seed in range(10, 18)]
     ends = [side[-1] for side in sides]
-    branches = [replace(end, request={**end.request, "messages": end.request["messages"][:3]}) for end in ends]
+    branches = [
+        replace(end, request={**end.request, "messages": end.request["messages"][:3]}) for end in ends
+    ]
     diagnosis = LogDiagnosis(parse_target("chatml"))
     for call in [call for side in sides for call in side] + branches:
         diagnosis.feed(call)
