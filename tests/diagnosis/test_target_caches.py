@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import pytest
@@ -117,7 +118,23 @@ def test_prompts_that_were_given_up_are_made_again(monkeypatch: pytest.MonkeyPat
     assert again == whole
 
 
-def test_prompts_that_are_made_again_count_as_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def new_objects() -> Iterator[Callable[[type], int]]:
+    """How many objects of a type are alive that didn't live before the test."""
+    gc.collect()
+    gc.freeze()  # the others are neither listed nor walked
+
+    def count(kind: type) -> int:
+        gc.collect()
+        return sum(type(found) is kind for found in gc.get_objects())
+
+    yield count
+    gc.unfreeze()
+
+
+def test_prompts_that_are_made_again_count_as_kept(
+    monkeypatch: pytest.MonkeyPatch, new_objects: Callable[[type], int]
+) -> None:
     """A branch needs the prompt of the request that it leaves, which stays a request of its own."""
     monkeypatch.setattr("agentctx.diagnosis.conversations._MAX_RENDERED", 1)
     sides = [make(seed, "openai.chat", replies=False, turns=6).exchanges() for seed in range(10, 18)]
@@ -128,8 +145,7 @@ def test_prompts_that_are_made_again_count_as_kept(monkeypatch: pytest.MonkeyPat
     diagnosis = LogDiagnosis(parse_target("chatml"))
     for call in [call for side in sides for call in side] + branches:
         diagnosis.feed(call)
-        gc.collect()
-        assert sum(isinstance(found, Rendered) for found in gc.get_objects()) == 1
+        assert new_objects(Rendered) == 1
     assert diagnosis.result().conversation_count == len(sides)
 
 
