@@ -11,6 +11,7 @@ import hashlib
 import json
 from collections.abc import Iterable, Mapping
 from functools import cached_property
+from math import isfinite
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
@@ -27,6 +28,18 @@ def canonical_json(value: Any) -> str:
     Raises ``ValueError`` for NaN and infinities and ``TypeError`` for values that JSON doesn't have.
     """
     return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+
+
+def strict_json(text: str) -> Any:
+    """The value of a JSON text. Raises ``ValueError`` also for NaN, infinities and numbers that become one, which ``json.loads`` takes."""
+    return json.loads(text, parse_constant=_finite, parse_float=_finite)
+
+
+def _finite(number: str) -> float:
+    value = float(number)
+    if not isfinite(value):
+        raise ValueError(f"{number} is no JSON number")
+    return value
 
 
 class _Frozen(BaseModel):

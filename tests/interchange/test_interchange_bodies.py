@@ -453,6 +453,20 @@ def test_arguments_that_are_no_object_are_wrapped_where_an_object_is_needed() ->
     assert [block["input"] for block in blocks] == [{"arguments": "not json"}, {"arguments": [1]}]
 
 
+@pytest.mark.parametrize(
+    "arguments", ["NaN", "-Infinity", "1e999", '{"x": NaN}', '{"x": [1, Infinity]}', '{"x": -1e999}']
+)
+def test_arguments_with_numbers_that_json_lacks_are_text(arguments: str) -> None:
+    """Python reads them, and writes a body that no server takes."""
+    [item] = anthropic.write_items(
+        [Message(role="assistant", tool_calls=(ToolCall(id="a", name="f", arguments=arguments),))]
+    )
+    assert item["content"][0]["input"] == {"arguments": arguments}
+    assert json.loads(canonical_json(item)) == item
+    body = {"messages": [{"role": "user", "content": "x"}, item], "max_tokens": 1}
+    assert anthropic.write(anthropic.read(body)) == body
+
+
 def test_parameters_of_one_api_do_not_leak_into_another() -> None:
     body = {
         "model": "m",
