@@ -10,18 +10,21 @@ from functools import cache
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
-from threading import Event
+from threading import Event, Thread
 from typing import Any
 
 import pytest
+import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from agentctx_engine import Engine, SamplingParams
 from agentctx_engine.memory import NO_KEYS
+from agentctx_engine.memory.host_tier import BlockCopy, Transfers
 from agentctx_engine.models import Family, Model, random_config, random_model
 from agentctx_engine.runtime import EngineMemoryError
 from agentctx_engine.runtime.block_directory import BlockDirectory
+from agentctx_engine.runtime.config import EngineConfig
 from agentctx_engine.runtime.core import EngineCore
 from agentctx_engine.runtime.errors import SnapshotError
 from agentctx_engine.runtime.paged_store import PagedStore
@@ -212,8 +215,6 @@ def test_a_file_that_fails_while_a_prefix_is_saved(monkeypatch: pytest.MonkeyPat
 
 @st.composite
 def tiered_schedules(draw: st.DrawFn, family: Family, directory: str) -> Schedule:
-    from agentctx_engine.runtime.config import EngineConfig
-
     block_size = draw(st.sampled_from([2, 4, 5]))
     largest = -(-40 // block_size)
     with_disk = draw(st.booleans())
@@ -261,6 +262,37 @@ def check_tiers(core: EngineCore, config: Any) -> None:
         files = set(directory.files())
         assert host.disk is not None
         assert {key for key in files if host.disk.pool.lookup(*key) is not None} == files
+
+
+def test_a_step_waits_for_what_is_on_its_way_into_its_blocks() -> None:
+    """Whom it was for may have been preempted, and the block be another's already: arriving late it would overwrite that one's."""
+    go_on, step_may_run = Event(), Event()
+    copier = TierCopier([[torch.zeros(2, 3, 4, 1, 2)]], host_blocks=1)
+    copier._memory.submit(go_on.wait)  # what was asked for before takes its time
+    copier.start(Transfers(offloads=[], loads=[BlockCopy(group=0, source=0, destination=2)], copies=[]))
+    copier.wait_for(0, [0, 1])  # not those
+    waiter = Thread(target=lambda: (copier.wait_for(0, [0, 2]), step_may_run.set()))
+    waiter.start()
+    assert not step_may_run.wait(0.1)
+    go_on.set()
+    assert step_may_run.wait(10)
+    waiter.join()
+    copier.close()
+
+
+def test_every_step_asks_to_wait_for_its_samples_blocks() -> None:
+    asked = []
+    with pytest.MonkeyPatch.context() as patch:
+        waits = PagedStore.wait_for_blocks_of
+        patch.setattr(
+            PagedStore,
+            "wait_for_blocks_of",
+            lambda self, sequences: (asked.append(list(sequences)), waits(self, sequences))[1],
+        )
+        config = EngineConfig(num_blocks=16, block_size=4, host_blocks=4)
+        result = run(model(), Schedule(config, (Arrival((1, 2, 3), 4, 0), Arrival((4, 5, 6), 4, 1))))
+    assert {len(sequences) for sequences in asked} == {1, 2}
+    assert len(asked) == result.core.totals.steps
 
 
 @settings(
@@ -388,6 +420,7 @@ def unsafe_steps(patch: pytest.MonkeyPatch) -> None:
 def impatient_samples(patch: pytest.MonkeyPatch) -> None:
     """Samples read blocks that have not arrived yet."""
     patch.setattr(PagedStore, "ready", lambda self, sequence: True)
+    patch.setattr(PagedStore, "wait_for_blocks_of", lambda self, sequences: None)
     patch.setattr(TierCopier, "_load", delayed(TierCopier._load))
     patch.setattr(TierCopier, "_read", delayed(TierCopier._read))
 

@@ -148,6 +148,7 @@ class EngineCore:
         early, self._ahead = self._ahead, None
         launched = None if early is None else early.part(step, self.kv.block_size)
         if launched is None:
+            self.kv.wait_for_blocks_of([chunk.sample.kv for chunk in step.chunks])
             self.kv.wait_until_safe()
             logits = self.runner.run(step)
         else:

@@ -198,6 +198,10 @@ class KvStore(Protocol):
         """Return when more blocks have arrived, or none is on its way."""
         ...
 
+    def wait_for_blocks_of(self, sequences: Sequence[StoredSequence]) -> None:
+        """To be called before a step: nothing that somebody else had waited for arrives later in the blocks that these hold."""
+        ...
+
     def wait_until_safe(self) -> None:
         """To be called before anything is written to KV memory: what is about to be overwritten is then copied."""
         ...

@@ -269,6 +269,12 @@ class PagedStore:
         if self._tiers is not None:
             self._tiers.copier.wait_for_arrival()
 
+    def wait_for_blocks_of(self, sequences: Sequence[StoredSequence]) -> None:
+        if self._tiers is not None:
+            for sequence in sequences:
+                for group, table in enumerate(_kv(sequence).tables):
+                    self._tiers.copier.wait_for(group, table.ids)
+
     def wait_until_safe(self) -> None:
         if self._tiers is not None:
             self._tiers.copier.wait_until_safe()

@@ -161,6 +161,9 @@ class RadixStore:
     def wait_for_arrival(self) -> None:
         """There are no other tiers."""
 
+    def wait_for_blocks_of(self, sequences: Sequence[StoredSequence]) -> None:
+        """There are no other tiers."""
+
     def wait_until_safe(self) -> None:
         """There are no other tiers."""
 

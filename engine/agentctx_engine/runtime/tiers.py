@@ -3,7 +3,8 @@
 One thread copies memory and one works on files, each in the order in which it was asked, so that nothing is overwritten
 before it was read; a task that needs what an earlier one of the other thread brings waits for it. A step waits for the
 blocks that it is about to overwrite to be safe in host memory (``wait_until_safe``), never for a file. Samples wait for
-their own blocks that are on their way back (``is_arriving``); the others compute meanwhile.
+their own blocks that are on their way back (``is_arriving``); the others compute meanwhile. A block that a preempted or cancelled
+sample was waiting for may be given to another one before it has arrived: the step that writes to it waits (``wait_for``).
 """
 
 from __future__ import annotations
@@ -79,15 +80,17 @@ class TierCopier:
         while self._writing and (self._writing[0].done() or len(self._writing) > _MOST_WAITING_WRITES):
             self._writing.popleft().result()  # each holds copies of its blocks
 
+    def wait_for(self, group: int, blocks: Sequence[int]) -> None:
+        """Return when nothing is on its way into these device blocks any more."""
+        if self._arriving:
+            wait(self._earlier([(group, int(block)) for block in blocks]))
+
     def is_arriving(self, group: int, blocks: Sequence[int]) -> bool:
         """Whether some of these device blocks are still on their way, or a failure says that any block may be wrong."""
-        ways = (self._arriving.get((group, int(block))) for block in blocks)
-        if any(way is not None and not way.done() for way in ways):
-            return True
-        # Looked at last: who fails says so before it is done.
-        return bool(
-            self._failed
-        )  # until it is known which blocks were made from the file meanwhile: see take_failed
+        self._forget_arrived()
+        if self._failed:
+            return True  # until it is known which blocks were made from the file meanwhile: see take_failed
+        return any((group, int(block)) in self._arriving for block in blocks)
 
     @property
     def is_idle(self) -> bool:
