@@ -112,7 +112,7 @@ def push_out(engine: Engine) -> None:
     def take() -> None:
         prefix = kv.place(tokens, "filler")
         assert prefix is not None
-        kv.wait_until_safe()
+        kv.wait_until_safe([prefix.tables])
         kv.placed(prefix)
 
     engine._loop.call(take)

@@ -280,19 +280,43 @@ def test_a_step_waits_for_what_is_on_its_way_into_its_blocks() -> None:
     copier.close()
 
 
-def test_every_step_asks_to_wait_for_its_samples_blocks() -> None:
-    asked = []
-    with pytest.MonkeyPatch.context() as patch:
-        waits = PagedStore.wait_for_blocks_of
-        patch.setattr(
-            PagedStore,
-            "wait_for_blocks_of",
-            lambda self, sequences: (asked.append(list(sequences)), waits(self, sequences))[1],
-        )
-        config = EngineConfig(num_blocks=16, block_size=4, host_blocks=4)
-        result = run(model(), Schedule(config, (Arrival((1, 2, 3), 4, 0), Arrival((4, 5, 6), 4, 1))))
-    assert {len(sequences) for sequences in asked} == {1, 2}
-    assert len(asked) == result.core.totals.steps
+@pytest.fixture
+def waited_for(monkeypatch: pytest.MonkeyPatch) -> list[set[int]]:
+    """The device blocks that were waited for, of each write to KV memory."""
+    found: list[set[int]] = []
+    begins, waits = PagedStore.wait_until_safe, TierCopier.wait_for
+
+    def wait_until_safe(self: PagedStore, written: Any) -> None:
+        found.append(set())
+        begins(self, written)
+
+    def wait_for(self: TierCopier, group: int, blocks: Any) -> None:
+        found[-1].update(map(int, blocks))
+        waits(self, group, blocks)
+
+    monkeypatch.setattr(PagedStore, "wait_until_safe", wait_until_safe)
+    monkeypatch.setattr(TierCopier, "wait_for", wait_for)
+    return found
+
+
+def test_every_step_waits_for_all_blocks_of_its_samples(waited_for: list[set[int]]) -> None:
+    config = EngineConfig(num_blocks=16, block_size=4, host_blocks=4)
+    result = run(model(), Schedule(config, (Arrival((1, 2, 3), 4, 0), Arrival((4, 5, 6), 4, 1))))
+    first, second = {0}, {1}  # a block each, until the answers need another one
+    assert waited_for == [first, first | second, *waited_for[2:]]
+    assert len(waited_for) == result.core.totals.steps
+    assert {len(blocks) for blocks in waited_for} == {1, 2, 3, 4}
+
+
+def test_a_restored_prefix_waits_for_its_blocks(waited_for: list[set[int]], tmp_path: Path) -> None:
+    with engine_of() as engine:
+        engine.save(texts(1, 20)[0], tmp_path / "prefix")
+    waited_for.clear()
+    with engine_of() as engine:
+        restored = engine.restore(tmp_path / "prefix")
+    [blocks] = waited_for
+    assert len(blocks) == 5
+    assert len(restored.token_ids) == 20  # in blocks of four
 
 
 @settings(
@@ -413,14 +437,14 @@ def delayed(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def unsafe_steps(patch: pytest.MonkeyPatch) -> None:
     """Steps overwrite blocks before these were copied."""
-    patch.setattr(PagedStore, "wait_until_safe", lambda self: None)
+    patch.setattr(PagedStore, "wait_until_safe", lambda self, written: None)
     patch.setattr(TierCopier, "_move_down", delayed(TierCopier._move_down))
 
 
 def impatient_samples(patch: pytest.MonkeyPatch) -> None:
     """Samples read blocks that have not arrived yet."""
     patch.setattr(PagedStore, "ready", lambda self, sequence: True)
-    patch.setattr(PagedStore, "wait_for_blocks_of", lambda self, sequences: None)
+    patch.setattr(TierCopier, "wait_for", lambda self, group, blocks: None)
     patch.setattr(TierCopier, "_load", delayed(TierCopier._load))
     patch.setattr(TierCopier, "_read", delayed(TierCopier._read))
 

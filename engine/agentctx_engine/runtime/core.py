@@ -148,8 +148,7 @@ class EngineCore:
         early, self._ahead = self._ahead, None
         launched = None if early is None else early.part(step, self.kv.block_size)
         if launched is None:
-            self.kv.wait_for_blocks_of([chunk.sample.kv for chunk in step.chunks])
-            self.kv.wait_until_safe()
+            self.kv.wait_until_safe(chunk.block_tables for chunk in step.chunks)
             logits = self.runner.run(step)
         else:
             self.totals.steps_ahead += 1
@@ -182,9 +181,8 @@ class EngineCore:
             return None
         try:
             logits = self.runner.run_ahead(chunks, rows_of(launched, chunks))
-        except (
-            Exception
-        ):  # it ran out of memory, say: the step is then run in its turn, and answers for itself
+        except Exception:
+            # It ran out of memory, say: the step is then run in its turn, and answers for itself.
             return None
         samples = [chunk.sample for chunk in chunks]
         following = _launched(samples, logits, [sampling_row(sample, ahead=True) for sample in samples])

@@ -149,10 +149,8 @@ class DecodeGraphs:
         self._model, self._caches = model, kv_caches
         self._buffers, self._recorder = buffers, recorder
         self._replays: dict[int, Replay] = {}
-        shape = (
-            max_samples,
-            model.config.vocab_size,
-        )  # one for all recordings, which would else keep one each
+        # One for all recordings, which would else keep one each.
+        shape = (max_samples, model.config.vocab_size)
         self._logits = torch.zeros(shape, dtype=torch.float32, device=model.device)
 
     @property

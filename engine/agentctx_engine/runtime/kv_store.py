@@ -7,7 +7,7 @@ a prediction and the engine can't drift apart. Tiers behind the pool (host memor
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -198,12 +198,10 @@ class KvStore(Protocol):
         """Return when more blocks have arrived, or none is on its way."""
         ...
 
-    def wait_for_blocks_of(self, sequences: Sequence[StoredSequence]) -> None:
-        """To be called before a step: nothing that somebody else had waited for arrives later in the blocks that these hold."""
-        ...
-
-    def wait_until_safe(self) -> None:
-        """To be called before anything is written to KV memory: what is about to be overwritten is then copied."""
+    def wait_until_safe(self, written: Iterable[Sequence[BlockTable]]) -> None:
+        """To be called before anything is written to KV memory: what is about to be overwritten is then copied, and nothing is on its
+        way any more into the blocks of ``written``: the tables, per layer group, of each text that is written to.
+        """
         ...
 
     def tier_state(self) -> TierState | None:

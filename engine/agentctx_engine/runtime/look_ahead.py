@@ -76,10 +76,8 @@ def next_step(
         return None  # somebody may be admitted
     chunks = []
     for sample in going_on:
-        penalised = (
-            sample.request.params.repetition_penalty != 1.0
-        )  # then the next token depends on which this one is
-        if penalised or not kv.writes_in_place(sample.kv):
+        # With a penalty the next token depends on which this one is.
+        if sample.request.params.penalises or not kv.writes_in_place(sample.kv):
             return None
         chunks.append(ScheduledChunk(sample, sample.num_tokens, 1, True, sample.kv.block_tables))
     return chunks or None
@@ -97,13 +95,12 @@ def rows_of(launched: Launched, chunks: Sequence[ScheduledChunk]) -> Tensor:
 def sampling_row(sample: Sample, *, ahead: bool = False) -> SamplingRow:
     """For the sample's next token, or ``ahead`` for the one after it."""
     request = sample.request
-    penalised = request.params.repetition_penalty != 1.0
     return SamplingRow(
         params=request.params,
         seed=request.seed,
         sample_index=sample.index,
         position=len(sample.output) + ahead,
-        seen_ids=sample.seen_ids() if penalised else (),
+        seen_ids=sample.seen_ids() if request.params.penalises else (),
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -269,15 +269,12 @@ class PagedStore:
         if self._tiers is not None:
             self._tiers.copier.wait_for_arrival()
 
-    def wait_for_blocks_of(self, sequences: Sequence[StoredSequence]) -> None:
-        if self._tiers is not None:
-            for sequence in sequences:
-                for group, table in enumerate(_kv(sequence).tables):
-                    self._tiers.copier.wait_for(group, table.ids)
-
-    def wait_until_safe(self) -> None:
+    def wait_until_safe(self, written: Iterable[Sequence[BlockTable]]) -> None:
         if self._tiers is not None:
             self._tiers.copier.wait_until_safe()
+            for tables in written:
+                for group, table in enumerate(tables):
+                    self._tiers.copier.wait_for(group, table)
 
     def tier_state(self) -> TierState | None:
         host = self.manager.host

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -161,10 +161,7 @@ class RadixStore:
     def wait_for_arrival(self) -> None:
         """There are no other tiers."""
 
-    def wait_for_blocks_of(self, sequences: Sequence[StoredSequence]) -> None:
-        """There are no other tiers."""
-
-    def wait_until_safe(self) -> None:
+    def wait_until_safe(self, written: Iterable[Sequence[BlockTable]]) -> None:
         """There are no other tiers."""
 
     def tier_state(self) -> None:

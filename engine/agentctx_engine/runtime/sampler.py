@@ -114,9 +114,7 @@ def _most_likely(scores: torch.Tensor) -> torch.Tensor:
 
 def _apply_repetition_penalty(logits: torch.Tensor, rows: Sequence[SamplingRow]) -> torch.Tensor:
     """Divide positive and multiply negative logits of seen tokens by the penalty."""
-    penalised = [
-        (i, row) for i, row in enumerate(rows) if row.params.repetition_penalty != 1.0 and row.seen_ids
-    ]
+    penalised = [(i, row) for i, row in enumerate(rows) if row.params.penalises and row.seen_ids]
     if not penalised:
         return logits
     scores = logits.clone()

@@ -60,3 +60,8 @@ class SamplingParams:
     @property
     def greedy(self) -> bool:
         return self.temperature == 0.0
+
+    @property
+    def penalises(self) -> bool:
+        """Whether the next token depends on which ones came before, beside the logits."""
+        return self.repetition_penalty != 1.0

@@ -111,7 +111,7 @@ def put_back(kv: KvStore, runner: ModelRunner, snapshot: Snapshot, salt: str | N
             f"a prefix of {len(tokens)} tokens doesn't fit what is free of the pool's {kv.pool_state().total} blocks "
             f"of {kv.block_size}; raise num_blocks, or restore when fewer requests run"
         )
-    kv.wait_until_safe()
+    kv.wait_until_safe([prefix.tables])
     for index, layer in enumerate(snapshot.layers):
         table, first = _of_layer(runner, prefix, index)
         start = max(first, layer.first, prefix.num_reused)

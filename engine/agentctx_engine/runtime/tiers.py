@@ -4,7 +4,7 @@ One thread copies memory and one works on files, each in the order in which it w
 before it was read; a task that needs what an earlier one of the other thread brings waits for it. A step waits for the
 blocks that it is about to overwrite to be safe in host memory (``wait_until_safe``), never for a file. Samples wait for
 their own blocks that are on their way back (``is_arriving``); the others compute meanwhile. A block that a preempted or cancelled
-sample was waiting for may be given to another one before it has arrived: the step that writes to it waits (``wait_for``).
+sample was waiting for may be given to another text before it has arrived: who writes to it waits (``wait_for``).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from agentctx_engine.memory.disk_tier import DiskDelete, DiskRead, DiskWrite
 from agentctx_engine.memory.host_tier import BlockCopy, Transfers
 from agentctx_engine.runtime.block_directory import BlockDirectory
 from agentctx_engine.runtime.errors import SnapshotError
-from agentctx_engine.runtime.kv_store import CopiedBytes
+from agentctx_engine.runtime.kv_store import BlockTable, CopiedBytes
 
 _MOST_WAITING_WRITES = 64
 
@@ -80,7 +80,7 @@ class TierCopier:
         while self._writing and (self._writing[0].done() or len(self._writing) > _MOST_WAITING_WRITES):
             self._writing.popleft().result()  # each holds copies of its blocks
 
-    def wait_for(self, group: int, blocks: Sequence[int]) -> None:
+    def wait_for(self, group: int, blocks: BlockTable) -> None:
         """Return when nothing is on its way into these device blocks any more."""
         if self._arriving:
             wait(self._earlier([(group, int(block)) for block in blocks]))
