@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Iterable, Mapping
 from functools import cached_property
-from math import isfinite
-from typing import Any, Literal
+from typing import Any, Literal, NoReturn
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
@@ -30,16 +30,19 @@ def canonical_json(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 
 
-def strict_json(text: str) -> Any:
-    """The value of a JSON text. Raises ``ValueError`` also for NaN, infinities and numbers that become one, which ``json.loads`` takes."""
-    return json.loads(text, parse_constant=_finite, parse_float=_finite)
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not JSON")
 
 
-def _finite(number: str) -> float:
-    value = float(number)
-    if not isfinite(value):
-        raise ValueError(f"{number} is no JSON number")
+def _finite(text: str) -> float:
+    value = float(text)
+    if math.isinf(value):
+        raise ValueError(f"the number {text[:20]} is too large")
     return value
+
+
+JSON_DECODER = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=_finite)
+"""Reads JSON as RFC 8259 has it: no NaN, no infinities, none made of a number that is too large either."""
 
 
 class _Frozen(BaseModel):

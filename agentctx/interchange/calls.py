@@ -6,7 +6,7 @@ from typing import Any
 
 from agentctx.errors import InputError
 from agentctx.interchange.wire import Misfit, fill, hint_of, need_object, packed, ref, same
-from agentctx.messages import ToolCall, canonical_json, strict_json
+from agentctx.messages import JSON_DECODER, ToolCall, canonical_json
 
 
 def read_call(api: str, item: Any, where: str) -> ToolCall:
@@ -61,7 +61,7 @@ def write_call(api: str, call: ToolCall) -> dict[str, Any]:
 def arguments_object(call: ToolCall) -> dict[str, Any]:
     """The arguments for an API that takes an object; a string that holds none stands under ``arguments``."""
     try:
-        value = strict_json(call.arguments) if call.arguments.strip() else {}
+        value = JSON_DECODER.decode(call.arguments) if call.arguments.strip() else {}
     except ValueError:
         value = call.arguments
     return value if isinstance(value, dict) else {"arguments": value}
@@ -72,7 +72,7 @@ def _value(call: ToolCall, path: list[Any]) -> Any:
         case ["id" | "name" | "arguments" as field]:
             return getattr(call, field)
         case ["object"]:
-            value = strict_json(call.arguments)
+            value = JSON_DECODER.decode(call.arguments)
             if canonical_json(value) == call.arguments:
                 return value
     raise Misfit

@@ -9,7 +9,6 @@ from __future__ import annotations
 import gzip
 import io
 import json
-import math
 import os
 import re
 import zlib
@@ -17,9 +16,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from os import PathLike, fspath
-from typing import Any, BinaryIO, NoReturn, cast
+from typing import Any, BinaryIO, cast
 
 from agentctx.errors import InputError
+from agentctx.messages import JSON_DECODER
 
 VALUE_LIMIT = 64 * 1024 * 1024
 """Largest line, and largest JSON document, that is read, in bytes after decompression (64 MiB)."""
@@ -186,28 +186,13 @@ def too_deep(data: bytes) -> bool:
     return _depth(_STRINGS.sub(b"", data).translate(None, _NO_BRACKETS)) > DEPTH_LIMIT
 
 
-def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not JSON")
-
-
-def _finite(text: str) -> float:
-    value = float(text)
-    if math.isinf(value):
-        raise ValueError(f"the number {text[:20]} is too large")
-    return value
-
-
-DECODER = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=_finite)
-"""Reads JSON as RFC 8259 has it: no NaN, no infinities, none made of a number that is too large either."""
-
-
 def parse_text(text: str) -> Any:
     """The JSON value that a text from inside a record holds. Raises ``ValueError`` when it holds none."""
     data = text.encode(errors="replace")
     if too_deep(data):
         raise ValueError("nested too deep")
     try:
-        value = DECODER.decode(text)
+        value = JSON_DECODER.decode(text)
     except RecursionError as error:
         raise ValueError("nested too deep") from error
     return clean_text(value) if _SURROGATE_ESCAPE.search(data) else value
@@ -226,7 +211,7 @@ def parse_json(data: bytes, file: str, line: int) -> Any:
             remedy="remove or repair this line",
         )
     try:
-        value = DECODER.decode(data.decode())
+        value = JSON_DECODER.decode(data.decode())
         return clean_text(value) if _SURROGATE_ESCAPE.search(data) else value
     except UnicodeDecodeError as error:
         line += data.count(b"\n", 0, error.start)

@@ -15,9 +15,9 @@ from os import fspath
 from typing import Any, Literal
 
 from agentctx.errors import InputError
+from agentctx.messages import JSON_DECODER
 from agentctx.traces.source import (
     BOM,
-    DECODER,
     DEPTH_LIMIT,
     VALUE_LIMIT,
     PathType,
@@ -170,7 +170,7 @@ class _Stream:
         while True:
             problem, place = "", self._at
             try:
-                value, end = DECODER.raw_decode(self._text, self._at)
+                value, end = JSON_DECODER.raw_decode(self._text, self._at)
                 break
             except json.JSONDecodeError as error:
                 problem, place = error.msg, error.pos
