@@ -14,17 +14,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from agentctx import __version__
+from agentctx.backends.secrecy import KEY_VARIABLE
 from agentctx.commands import check
 from agentctx.commands.doctor import doctor
 from agentctx.commands.explain import explain
 from agentctx.commands.init import init
+from agentctx.commands.progress import JobsOption, progress
 from agentctx.commands.run import run
-from agentctx.commands.server_key import KEY_VARIABLE, server_key
+from agentctx.commands.server_key import server_key
 from agentctx.commands.sessions import SESSIONS_HELP, read_all
-from agentctx.commands.terminal import complain, err, out, write_whole
+from agentctx.commands.terminal import complain, out, write_whole
 from agentctx.errors import AgentctxError, UsageError
 
 if TYPE_CHECKING:
@@ -126,12 +127,6 @@ OutputOption = Annotated[
     ),
 ]
 TurnsOption = Annotated[bool, typer.Option("--turns", help="Print every turn of every session and policy.")]
-JobsOption = Annotated[
-    int | None,
-    typer.Option(
-        "--jobs", "-j", min=1, metavar="N", help="Processes. Default: one per core when there is much to do."
-    ),
-]
 ListOption = Annotated[bool, typer.Option("--list", help="Describe policies and caches, and exit.")]
 
 
@@ -167,18 +162,9 @@ def compare(
     specs = tuple(policy or DEFAULT_POLICIES)
     done = Comparison(())
     if sessions:
-        with Progress(
-            TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(),
-            console=err, transient=True, disable=not err.is_terminal,
-        ) as progress:  # fmt: skip
-            task = progress.add_task("replaying", total=len(sessions) * len(specs))
-            done = run(
-                sessions,
-                specs,
-                Setting(cache, layout, observe, server_key()),
-                jobs=jobs,
-                on_done=lambda: progress.advance(task),
-            )
+        with progress("replaying", len(sessions) * len(specs), remaining=True) as on_done:
+            setting = Setting(cache, layout, observe, server_key())
+            done = run(sessions, specs, setting, jobs=jobs, on_done=on_done)
     reports = done.reports
     notes = _notes(reports)
     title = _title(len(sessions), reports, observe)

@@ -6,6 +6,8 @@ import re
 from collections.abc import Iterable, Mapping
 from urllib.parse import urlsplit, urlunsplit
 
+KEY_VARIABLE = "AGENTCTX_API_KEY"
+"""The environment variable that commands read a server's key from."""
 NO_ACCESS = (401, 403)
 """Statuses of a server that wants a key, or another one."""
 _SENSITIVE = re.compile("auth|key|token|secret|cookie", re.IGNORECASE)
@@ -35,4 +37,6 @@ def key_advice(status: int) -> str:
     """What to do about an error status, if it is one about keys; to be put behind the error."""
     if status not in NO_ACCESS:
         return ""
-    return "; give the server's key: api_key= or a header, for commands the environment variable AGENTCTX_API_KEY"
+    return (
+        f"; give the server's key: api_key= or a header, for commands the environment variable {KEY_VARIABLE}"
+    )

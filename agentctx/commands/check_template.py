@@ -6,7 +6,6 @@ import json
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from agentctx.commands.baseline_options import (
     BaselineOption,
@@ -15,8 +14,9 @@ from agentctx.commands.baseline_options import (
     known_findings,
     need_baseline,
 )
+from agentctx.commands.progress import JobsOption, progress
 from agentctx.commands.report_options import ReportOption, wanted_reports, write_reports
-from agentctx.commands.terminal import err, show
+from agentctx.commands.terminal import show
 from agentctx.errors import UsageError
 
 if TYPE_CHECKING:
@@ -24,13 +24,6 @@ if TYPE_CHECKING:
 
 _KEYWORD = "A variable that your requests give to the template, such as enable_thinking=false; give it several times."
 _PLACES = "Templates (.jinja), GGUFs, tokenizer_config.json, checkpoints, folders of these, URLs of files or of a llama-server."
-
-Jobs = Annotated[
-    int | None,
-    typer.Option(
-        "--jobs", "-j", min=1, metavar="N", help="Processes. Default: one per core when there is much to do."
-    ),
-]
 
 
 def check_template(
@@ -55,7 +48,7 @@ def check_template(
         ),
     ] = False,
     brief: Annotated[bool, typer.Option("--brief", help="One line for each template.")] = False,
-    jobs: Jobs = None,
+    jobs: JobsOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")] = False,
     report: ReportOption = None,
 ) -> None:
@@ -71,12 +64,8 @@ def check_template(
     wanted = wanted_reports(report)
     rules = templates.TemplateRules(_keywords(keyword or ()), _session(session) if session else None)
     sources = template_sources(places)
-    with Progress(
-        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(),
-        console=err, transient=True, disable=not err.is_terminal,
-    ) as progress:  # fmt: skip
-        task = progress.add_task("checking templates", total=len(sources))
-        reports = templates.check_templates(sources, rules, jobs=jobs, on_done=lambda: progress.advance(task))
+    with progress("checking templates", len(sources)) as on_done:
+        reports = templates.check_templates(sources, rules, jobs=jobs, on_done=on_done)
     result = templates.result_of(reports)
     apply_baseline(result, known_findings(result, baseline, reason, update=update_baseline))
     if as_json:

@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from agentctx.commands.server_key import KEY_VARIABLE, server_key
+from agentctx.backends.secrecy import KEY_VARIABLE
+from agentctx.commands.server_key import server_key
 from agentctx.commands.terminal import show
 
 

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from agentctx.commands.server_key import KEY_VARIABLE, server_key
+from agentctx.backends.secrecy import KEY_VARIABLE
+from agentctx.commands.server_key import server_key
 from agentctx.commands.sessions import SESSIONS_HELP, read_all
 from agentctx.commands.terminal import complain, out
 from agentctx.errors import AgentctxError

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-KEY_VARIABLE = "AGENTCTX_API_KEY"
+from agentctx.backends.secrecy import KEY_VARIABLE
 
 
 def server_key(variable: str = KEY_VARIABLE) -> str | None:

@@ -152,9 +152,8 @@ def _counting(target: Target, conversations: Conversations) -> Counting | None:
     """What counts the target's tokens; None when it has no renderer."""
     if target.renderer is None:
         return None
-    from agentctx.diagnosis.counting import (
-        Counting,
-    )  # its arrays and caches take longer to load than a short log to read
+    # Loaded here: its arrays and caches take longer to load than a short log to read.
+    from agentctx.diagnosis.counting import Counting
 
     return Counting(target, conversations)
 

@@ -20,9 +20,8 @@ import numpy.typing as npt
 Numbers = npt.NDArray[np.int32]
 Places = npt.NDArray[np.int64]
 _NEVER = np.iinfo(np.int64).max
-_LONGEST = (
-    512  # bytes of a token; vocabularies of models have a few of 128, longer ones are made to take time
-)
+# Bytes of a token: vocabularies of models have a few of 128, longer ones are made to take time.
+_LONGEST = 512
 
 
 def last_merges(left: Numbers, right: Numbers, made: Numbers, lengths: Numbers) -> Places | None:

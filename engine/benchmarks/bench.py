@@ -49,9 +49,7 @@ class Bench:
     started: float = field(default_factory=time.monotonic)
     rows: dict[str, Row] = field(default_factory=dict)
     checks: list[Checked] = field(default_factory=list)
-    rates: dict[str, float] = field(
-        default_factory=dict
-    )  # what the device can do: bytes or operations a second
+    rates: dict[str, float] = field(default_factory=dict)  # of the device: bytes or operations a second
     facts: dict[str, Any] = field(default_factory=dict)  # about the engine as it was measured
     broken: list[str] = field(default_factory=list)  # what could not be evaluated
     changed: Callable[[], None] = lambda: None  # called when there is something new to write down

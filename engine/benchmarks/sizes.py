@@ -50,9 +50,8 @@ class Sizes:
     head_dim: int
     batches: tuple[int, ...]
     contexts: tuple[int, ...]
-    rotated_bytes: (
-        int  # keys and values of the calls that one timing goes through, several times a GPU's cache
-    )
+    # Keys and values of the calls that one timing goes through, several times a GPU's cache.
+    rotated_bytes: int
     prompts: tuple[int, ...]
     cached_shares: tuple[float, ...]
     large: NamedModel

@@ -103,9 +103,8 @@ def test_what_a_gpu_has_left() -> None:
         left = few.budget(utilization or 0.9, reserved)
         count = num_blocks(LLAMA, chosen, None, few)
         assert count == left // (LLAMA.config.num_layers * 2 * 4 * 2 * 16 * 4)
-        assert (
-            num_blocks(LLAMA, replace(chosen, cuda_graphs=None), None, few) < count
-        )  # it keeps a step's memory
+        # A recorded step keeps its memory.
+        assert num_blocks(LLAMA, replace(chosen, cuda_graphs=None), None, few) < count
 
 
 def test_what_is_given_wins_over_what_the_gpu_has() -> None:

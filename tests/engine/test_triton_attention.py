@@ -159,9 +159,8 @@ def test_quantized_memory_reads_the_same_with_either_backend(kind: str) -> None:
         _, request = run(model("llama", attention), Schedule(config, arrivals), keep_logits=True).requests
         assert request.cached_tokens == 16
         logits.append(np.stack(request.samples[0].logits))
-    np.testing.assert_allclose(
-        logits[0], logits[1], atol=1e-2, rtol=0
-    )  # a number may round to the code beside
+    # A number may round to the code beside.
+    np.testing.assert_allclose(logits[0], logits[1], atol=1e-2, rtol=0)
 
 
 def backend_or_skip(name: str) -> tuple[AttentionBackend, torch.device, torch.dtype, float]:

@@ -44,7 +44,6 @@ def test_a_model_answers_the_same_with_them(family: Family) -> None:
 
 
 def test_they_are_brought_along_where_they_are_compiled() -> None:
-    assert (
-        TritonAttention().layer_kernels is None
-    )  # in the interpreter, which would take its time for each row
+    # Not in the interpreter, which would take its time for each row.
+    assert TritonAttention().layer_kernels is None
     assert model("llama", fused=False).kernels == "torch"

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import json
+import os
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 Row = dict[str, str]
@@ -28,3 +31,15 @@ def special_tokens(folder: Path) -> dict[str, dict[str, str]]:
 def sources(folder: Path) -> dict[str, str]:
     """Each template's text by its name."""
     return {path.stem: path.read_text(encoding="utf-8") for path in sorted(folder.glob("*.jinja"))}
+
+
+def subjects(folder: Path) -> list[tuple[str, str, dict[str, str]]]:
+    """(name, text, bos and eos token) of each template."""
+    tokens = special_tokens(folder)
+    usual = {"bos_token": "<s>", "eos_token": "</s>"}
+    return [(name, text, tokens.get(name, usual)) for name, text in sources(folder).items()]
+
+
+def processes() -> ProcessPoolExecutor:
+    """To share the templates among. What they take over from a large process needs no collecting in each."""
+    return ProcessPoolExecutor(min(4, os.cpu_count() or 1), initializer=gc.freeze)

@@ -6,10 +6,7 @@ call; the first failing step, its offset and the characters lost. ``PROFILE.tsv`
 
 from __future__ import annotations
 
-import gc
-import os
 from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -18,7 +15,7 @@ from agentctx.checks.battery import Growth, battery
 from agentctx.checks.facts import Facts, read_facts
 from agentctx.checks.growth import CaseResult, run_case
 from agentctx.checks.subject import Subject
-from tests.rendering.corpus_templates import Row, rows, sources, special_tokens
+from tests.rendering.corpus_templates import Row, processes, rows, subjects
 
 pytestmark = [pytest.mark.corpus, pytest.mark.slow]
 
@@ -109,14 +106,9 @@ def answers(job: tuple[str, str, dict[str, str]]) -> tuple[str, dict[str, Row], 
 @pytest.fixture(scope="module")
 def found(shared_dir: Path) -> Iterator[dict[str, tuple[dict[str, Row], Row]]]:
     folder = shared_dir / "corpus" / "templates"
-    tokens = special_tokens(folder)
-    jobs = [
-        (name, source, tokens.get(name, {"bos_token": "<s>", "eos_token": "</s>"}))
-        for name, source in sources(folder).items()
-    ]
-    # What they take over from a large process needs no collecting in each.
-    with ProcessPoolExecutor(min(4, os.cpu_count() or 1), initializer=gc.freeze) as pool:
-        yield {name: (truth, profile) for name, truth, profile in pool.map(answers, jobs, chunksize=4)}
+    with processes() as pool:
+        found = pool.map(answers, subjects(folder), chunksize=4)
+        yield {name: (truth, profile) for name, truth, profile in found}
 
 
 def expected_truth(row: Row) -> Row:

@@ -6,10 +6,7 @@ two names before the template sees it (``reasoning_content`` and ``thinking``), 
 
 from __future__ import annotations
 
-import gc
-import os
 from collections.abc import Mapping
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -26,7 +23,7 @@ from agentctx.messages import Message, Request, TextPart, Tool, ToolCall
 from agentctx.rendering.templates import ChatTemplate
 from agentctx.rendering.templates.conversation import Converter
 from agentctx.rendering.templates.profile import read_profile
-from tests.rendering.corpus_templates import sources, special_tokens
+from tests.rendering.corpus_templates import processes, subjects
 
 utils = pytest.importorskip("transformers.utils.chat_template_utils")
 
@@ -162,14 +159,8 @@ def converted_calls(subject: Subject) -> list[tuple[str, Call]]:
 @pytest.mark.slow
 def test_every_template_gives_the_same_text(shared_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = shared_dir / "corpus" / "templates"
-    tokens = special_tokens(folder)
-    jobs = [
-        (name, source, tokens.get(name, {"bos_token": "<s>", "eos_token": "</s>"}))
-        for name, source in sources(folder).items()
-    ]
-    # What they take over from a large process needs no collecting in each.
-    with ProcessPoolExecutor(min(4, os.cpu_count() or 1), initializer=gc.freeze) as pool:
-        done = list(pool.map(compare, jobs, chunksize=8))
+    with processes() as pool:
+        done = list(pool.map(compare, subjects(folder), chunksize=8))
     equal, refused = sum(each.equal for each in done), sum(each.refused for each in done)
     wrong = {each.name: each.different for each in done if each.different and not each.relaxed}
     # Templates that change lists are forbidden in transformers and allowed in llama.cpp. The dialect for them only takes more: where
