@@ -127,6 +127,25 @@ def test_sharing_within_a_step_waits_for_the_pass_that_writes() -> None:
         assert same_bits(request.samples[0].logits, expected.logits)
 
 
+def test_a_step_of_several_waves_in_which_no_prompt_ends() -> None:
+    """No row wants logits: 16 tokens of the first prompt and one of the second, which shares the blocks being filled."""
+    first, second = tuple(range(1, 18)), tuple(range(1, 7))
+    config = EngineConfig(
+        block_size=4,
+        num_blocks=19,
+        max_step_tokens=17,
+        max_chunk_tokens=16,
+        max_samples=3,
+        deterministic=True,
+    )
+    arrivals = (Arrival(first, max_tokens=3, step=0), Arrival(second, max_tokens=3, step=0))
+    result = run(model("llama"), Schedule(config, arrivals), keep_logits=True)
+    assert [r.cached_tokens for r in result.requests] == [0, 4]
+    for request in result.requests:
+        expected = alone("llama", tuple(request.prompt.tolist()), 3, deterministic=True)
+        assert same_bits(request.samples[0].logits, expected.logits)
+
+
 def test_waves_follow_chains_of_sharing() -> None:
     core = build_core(model("llama"), EngineConfig(block_size=4, num_blocks=64, deterministic=True))
     clients = Clients(core)

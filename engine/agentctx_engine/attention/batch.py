@@ -27,7 +27,7 @@ import torch
 from torch import Tensor
 
 from agentctx_engine.attention.quantized import Packing
-from agentctx_engine.attention.uploads import upload
+from agentctx_engine.attention.uploads import upload, upload_index
 
 IntArray = npt.NDArray[np.int32] | npt.NDArray[np.int64] | Sequence[int]
 
@@ -125,7 +125,7 @@ class Batch:
             context_lens=tuple(c.context_len for c in chunks),
             block_tables=tuple(tensor(t) for t in tables),
             slot_mapping=tuple(tensor(s) for s in slots),
-            logit_rows=upload(rows, device, torch.int64),
+            logit_rows=upload_index(rows, device),
             packing=packing,
         )
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from agentctx_engine.attention.uploads import upload
+from agentctx_engine.attention.uploads import upload_index
 
 
 def allocate(
@@ -46,7 +46,7 @@ def copy_blocks(caches: Sequence[Tensor], pairs: Sequence[tuple[int, int]]) -> N
     """Copy whole blocks, ``(source, target)`` ids, in every given layer: the write part of copy-on-write."""
     if not pairs:
         return
-    source = upload([s for s, _ in pairs], caches[0].device)
-    target = upload([t for _, t in pairs], caches[0].device)
+    source = upload_index([s for s, _ in pairs], caches[0].device)
+    target = upload_index([t for _, t in pairs], caches[0].device)
     for cache in caches:
         cache[:, target] = cache[:, source]

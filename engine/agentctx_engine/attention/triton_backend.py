@@ -21,7 +21,7 @@ from agentctx_engine.attention.triton_kernels.kv_write import write_packed, writ
 from agentctx_engine.attention.triton_kernels.layer_kernels import TritonLayerKernels
 from agentctx_engine.attention.triton_kernels.online_softmax import INTERPRETED
 from agentctx_engine.attention.triton_kernels.prefill import PrefillShape, cut_into_tiles, prefill_attention
-from agentctx_engine.attention.uploads import upload
+from agentctx_engine.attention.uploads import upload, upload_index
 
 _PROCESSORS_OF_A_CPU = 4  # what the interpreter is told, so that contexts are split there too
 
@@ -44,7 +44,7 @@ class Singles:
         rows, lengths = upload(numbers, device, torch.int32)
         tables = batch.block_tables
         if len(chosen) < len(batch.chunks):
-            index = upload(chosen, device, torch.int64)
+            index = upload_index(chosen, device)
             tables = tuple(table[index] for table in batch.block_tables)
         return cls(rows, lengths, tables, max(numbers[1], default=0))
 

@@ -18,7 +18,13 @@ def upload(values: Numbers, device: torch.device | str, dtype: torch.dtype | Non
 
     A plain copy to a GPU would wait for all that was launched before it.
     """
-    tensor = torch.from_numpy(values) if isinstance(values, np.ndarray) else torch.tensor(values, dtype=dtype)
+    is_array = isinstance(values, np.ndarray)
+    tensor = torch.from_numpy(values).to(dtype) if is_array else torch.tensor(values, dtype=dtype)
     if torch.device(device).type != "cuda":
         return tensor.to(device)
     return tensor.pin_memory().to(device, non_blocking=True)
+
+
+def upload_index(rows: Sequence[int], device: torch.device | str) -> Tensor:
+    """``rows`` as an index; also of no rows, which ``upload`` would make numbers with a point."""
+    return upload(rows, device, torch.long)

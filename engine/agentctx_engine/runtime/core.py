@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from agentctx_engine.attention.uploads import upload
+from agentctx_engine.attention.uploads import upload_index
 from agentctx_engine.runtime.errors import EngineMemoryError, RequestFailedError
 from agentctx_engine.runtime.kv_store import KvStore
 from agentctx_engine.runtime.look_ahead import (
@@ -171,7 +171,7 @@ class EngineCore:
         if not samples:
             return Launched((), None)
         if source != list(range(len(logits))):
-            logits = logits[upload(source, logits.device)]
+            logits = logits[upload_index(source, logits.device)]
         return _launched(samples, logits, [sampling_row(sample) for sample in samples])
 
     def _look_ahead(self, step: Step, launched: Launched) -> Ahead | None:

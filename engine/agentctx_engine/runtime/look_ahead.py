@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
-from agentctx_engine.attention.uploads import upload
+from agentctx_engine.attention.uploads import upload_index
 from agentctx_engine.runtime.kv_store import BlockTable, KvStore
 from agentctx_engine.runtime.request import Sample
 from agentctx_engine.runtime.sampler import Sampled, SamplingRow
@@ -89,7 +89,7 @@ def rows_of(launched: Launched, chunks: Sequence[ScheduledChunk]) -> Tensor:
     ids = launched.tokens.ids
     place = {sample: row for row, sample in enumerate(launched.samples)}
     rows = [place[chunk.sample] for chunk in chunks]
-    return ids if rows == list(range(len(ids))) else ids[upload(rows, ids.device)]
+    return ids if rows == list(range(len(ids))) else ids[upload_index(rows, ids.device)]
 
 
 def sampling_row(sample: Sample, *, ahead: bool = False) -> SamplingRow:

@@ -14,7 +14,7 @@ from agentctx_engine.attention import kv_cache
 from agentctx_engine.attention.batch import Batch, Chunk
 from agentctx_engine.attention.quantized import KvKind, Packing, UnpackedLayers
 from agentctx_engine.attention.slot_copies import read_slots, write_slots
-from agentctx_engine.attention.uploads import upload
+from agentctx_engine.attention.uploads import upload_index
 from agentctx_engine.models.config import ModelConfig
 from agentctx_engine.runtime.decode_graphs import GraphSettings
 from agentctx_engine.runtime.kv_store import BlockCopy, BlockTable
@@ -145,7 +145,7 @@ class ModelRunner:
         # Back from the waves' order of rows to the step's.
         place = {chunk.sample: row for row, chunk in enumerate(c for wave in waves for c in wave if c.last)}
         rows = [place[chunk.sample] for chunk in step.chunks if chunk.last]
-        return logits[upload(rows, logits.device)]
+        return logits[upload_index(rows, logits.device)]
 
     @property
     def can_run_ahead(self) -> bool:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from agentctx_engine.attention.uploads import upload
+from agentctx_engine.attention.uploads import upload, upload_index
 from agentctx_engine.runtime.sampling_params import SamplingParams
 
 SORTED_HEAD = 1024
@@ -99,7 +99,7 @@ def choose(logits: torch.Tensor, rows: Sequence[SamplingRow]) -> Sampled:
     ids = _most_likely(scores)
     random_rows = [i for i, row in enumerate(rows) if not row.params.greedy]
     if random_rows:
-        index = upload(random_rows, logits.device)
+        index = upload_index(random_rows, logits.device)
         ids[index] = _draw(scores[index], [rows[i] for i in random_rows])
     broken = logits.amax(dim=-1).isnan()  # the maximum of a row with a NaN is NaN
     return Sampled(ids, broken, _logprobs(logits, ids, rows))
@@ -138,7 +138,7 @@ def _draw(scores: torch.Tensor, rows: Sequence[SamplingRow]) -> torch.Tensor:
     for kind, draw in ((False, _draw_unsorted), (True, _draw_sorted)):
         chosen = [i for i, f in enumerate(filtered) if f is kind]
         if chosen:
-            index = upload(chosen, device)
+            index = upload_index(chosen, device)
             ids[index] = draw(scaled[index], uniforms[index], [rows[i].params for i in chosen])
     return ids
 
@@ -172,7 +172,7 @@ def _draw_sorted(
     for chosen, by_sort in ((in_head, False), (whole, True)):
         if not chosen:
             continue
-        index = upload(chosen, scaled.device)
+        index = upload_index(chosen, scaled.device)
         if by_sort:
             row_values, row_order = torch.sort(scaled[index], dim=-1, descending=True, stable=True)
         else:
@@ -220,7 +220,7 @@ def _logprobs(logits: torch.Tensor, ids: torch.Tensor, rows: Sequence[SamplingRo
     wanted = [i for i, row in enumerate(rows) if row.params.logprobs is not None]
     if not wanted:
         return []
-    index = upload(wanted, logits.device)
+    index = upload_index(wanted, logits.device)
     logprobs = torch.log_softmax(logits[index], dim=-1)
     sampled = logprobs.gather(-1, ids[index][:, None])[:, 0]
     found = []
