@@ -19,8 +19,9 @@ from pathlib import Path
 from typing import Any
 
 import coverage
-import hypothesis
 import pytest
+
+from tests.few_examples import limit_examples
 
 MEMORY_LIMIT = 12 << 30  # bytes of address space: a mutant may loop and collect
 EXAMPLES = 10  # of each property: always the same ones
@@ -100,7 +101,7 @@ class Chosen:
 
 
 def prepare() -> None:
-    """Import what every child needs, and make properties small and always the same."""
+    """Import what every child needs, and draw few examples."""
     for name in (
         "numpy",
         "pydantic",
@@ -112,24 +113,7 @@ def prepare() -> None:
         "tokenizers",
     ):
         importlib.import_module(name)
-    profile = {
-        "derandomize": True,
-        "database": None,
-        "max_examples": EXAMPLES,
-        "deadline": None,
-        "phases": (hypothesis.Phase.explicit, hypothesis.Phase.generate),
-        "suppress_health_check": list(hypothesis.HealthCheck),
-    }
-    hypothesis.settings.register_profile("mutation", hypothesis.settings(**profile))
-    hypothesis.settings.load_profile("mutation")
-    made = hypothesis.settings.__init__
-
-    def smaller(self: hypothesis.settings, *args: Any, **given: Any) -> None:
-        if isinstance(given.get("max_examples"), int):
-            given["max_examples"] = min(given["max_examples"], EXAMPLES)
-        made(self, *args, **given)
-
-    hypothesis.settings.__init__ = smaller  # type: ignore[method-assign]
+    limit_examples(EXAMPLES)
 
 
 def reach(copy: Path, package: str, tests: list[str], into: Path) -> Reached:
