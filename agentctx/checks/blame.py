@@ -14,7 +14,7 @@ from typing import Any
 from agentctx.checks.growth import Side
 from agentctx.checks.subject import Subject
 from agentctx.errors import RenderError
-from agentctx.rendering.incremental import common_text_length
+from agentctx.rendering.common_start import common_start
 from agentctx.rendering.templates.limits import LimitError
 from agentctx.rendering.templates.trail import Event, Site
 
@@ -172,7 +172,7 @@ def _try_decisions(
             raise
         except RenderError:
             continue
-        shared = common_text_length(earlier, text)
+        shared = common_start(earlier, text)
         first = suspect is not None and suspect.line == site.line and best is None
         if shared > reach or (first and shared > offset):
             reach, best = shared, (index, event)

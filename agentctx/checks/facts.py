@@ -12,7 +12,7 @@ from agentctx.checks.battery import Growth, Pair, chat, keeping_keywords, thinki
 from agentctx.checks.growth import CaseResult, Verdict
 from agentctx.checks.material import ArgumentForm
 from agentctx.checks.subject import Call, Handling, Subject
-from agentctx.rendering.incremental import common_text_length
+from agentctx.rendering.common_start import common_start
 
 Reasoning = Literal["kept", "dropped", "never", "raises"]
 _LONG_HEAD = 60  # characters before the first user message that are more than tokens and a role
@@ -104,7 +104,7 @@ def _generation_prompt(subject: Subject) -> str | None:
     without, asked = subject.text(call), subject.text(call, True)
     if without is None or asked is None:
         return None
-    return asked[common_text_length(without, asked) :] if without != asked else ""
+    return asked[common_start(without, asked) :] if without != asked else ""
 
 
 def _tools_at(result: CaseResult) -> str:

@@ -21,7 +21,7 @@ from agentctx.checks.battery import Case, Growth, Pair
 from agentctx.checks.material import Json
 from agentctx.checks.subject import Call, Subject
 from agentctx.errors import RenderError
-from agentctx.rendering.incremental import common_text_length
+from agentctx.rendering.common_start import common_start
 from agentctx.rendering.templates.limits import LimitError
 
 Level = Literal["stored", "reply", "calls", "pair"]
@@ -106,7 +106,7 @@ def _paired(subject: Subject, case: Pair) -> CaseResult:
     result.texts = [left.text, right.text]
     result.stored = "yes" if left.text == right.text else "no"
     if left.text != right.text:
-        found = Break("pair", left, right, common_text_length(left.text, right.text))
+        found = Break("pair", left, right, common_start(left.text, right.text))
         result.breaks["pair"] = found
         result.worst_lost = found.lost
     return result
@@ -147,7 +147,7 @@ def _grown(subject: Subject, case: Growth) -> CaseResult:
     pairs = list(pairwise(calls))
     result.calls = _judge(result, "calls", pairs)
     if result.calls == "no":
-        result.worst_lost = max(len(a.text) - common_text_length(a.text, b.text) for a, b in pairs)
+        result.worst_lost = max(len(a.text) - common_start(a.text, b.text) for a, b in pairs)
     return result
 
 
@@ -155,7 +155,7 @@ def _judge(result: CaseResult, level: Level, pairs: Iterable[tuple[Side, Side]])
     verdict: Verdict = "n/a"
     for before, after in pairs:
         if not after.text.startswith(before.text):
-            offset = common_text_length(before.text, after.text)
+            offset = common_start(before.text, after.text)
             result.breaks[level] = Break(level, before, after, offset)
             return "no"
         verdict = "yes"

@@ -9,7 +9,7 @@ from typing import Literal
 from agentctx.checks.blame import Blame, find_blame
 from agentctx.checks.growth import Side
 from agentctx.checks.subject import Call, Subject
-from agentctx.rendering.incremental import common_text_length
+from agentctx.rendering.common_start import common_start
 from agentctx.rendering.templates.template import Rendering
 
 
@@ -40,7 +40,7 @@ def break_of_step(step: int, before: Side, generated: str, after: Side) -> StepB
     reference = before.text + generated
     if after.text.startswith(reference):
         return None
-    offset = common_text_length(reference, after.text)
+    offset = common_start(reference, after.text)
     inside: Literal["prompt", "generated"] = "prompt" if offset < len(before.text) else "generated"
     return StepBreak(step, offset, inside, before, after)
 

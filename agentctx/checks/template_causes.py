@@ -8,7 +8,7 @@ from dataclasses import replace
 from agentctx.checks.growth import Break, Side
 from agentctx.checks.material import Json
 from agentctx.checks.subject import Subject
-from agentctx.rendering.incremental import common_text_length
+from agentctx.rendering.common_start import common_start
 
 _SAME_AGAIN = 24  # characters by which a text is known again elsewhere
 
@@ -41,7 +41,7 @@ def _reaches(subject: Subject, before: Side, after: Side, offset: int, *, now: b
         else replace(after.call, keywords=before.call.keywords)
     )
     text = subject.text(call, after.generation)
-    return text is not None and common_text_length(before.text, text) > offset
+    return text is not None and common_start(before.text, text) > offset
 
 
 def _thoughts(messages: Sequence[Json]) -> Iterator[str]:

@@ -22,8 +22,8 @@ from agentctx.diagnosis.compare import (
     text_change,
     tools_change,
 )
-from agentctx.diagnosis.texts import common_prefix
 from agentctx.diagnosis.views import Item, View, key_of, role_of, text_of
+from agentctx.rendering.common_start import common_start
 
 # Parameters that enter the prompt or choose the cache, in the order in which they are compared. Sampling, limits,
 # streaming and bookkeeping are none of them.
@@ -192,7 +192,7 @@ def _break_from(change: Change, word: str, zone: str, item: int, move: Move | No
 
 
 def _first_apart(left: str, right: str) -> int:
-    return common_prefix(left, right)
+    return common_start(left, right)
 
 
 def _shown(value: Any) -> str:

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from agentctx.diagnosis.texts import common_prefix
 from agentctx.diagnosis.views import Item, texts_of
+from agentctx.rendering.common_start import common_start
 
 
 class _Missing:
@@ -140,9 +140,9 @@ def _field_change(old: Item, new: Item, field: str, path: str) -> Change | None:
     if same_ordered(a, b):
         return None
     if field == "arguments" and isinstance(a, str) and isinstance(b, str):
-        return Change(here, "arguments", a, b, common_prefix(a, b))
+        return Change(here, "arguments", a, b, common_start(a, b))
     if field in _TEXT_FIELDS and isinstance(a, str) and isinstance(b, str):
-        return Change(here, "text", a, b, common_prefix(a, b))
+        return Change(here, "text", a, b, common_start(a, b))
     if field == "output" and isinstance(a, list) and isinstance(b, list):
         return content_change(a, b, here)
     if field in ("arguments", "input"):
@@ -157,7 +157,7 @@ def _field_change(old: Item, new: Item, field: str, path: str) -> Change | None:
 def _reasoning_change(old: Item, new: Item, field: str, here: str) -> Change | None:
     a, b = old.get(field), new.get(field)
     if isinstance(a, str) and isinstance(b, str) and a and b:
-        return None if a == b else Change(here, "text", a, b, common_prefix(a, b))
+        return None if a == b else Change(here, "text", a, b, common_start(a, b))
     if _filled(a) == _filled(b):
         return None if same_ordered(a, b) else Change(here, "field", a, b)
     # Gateways give the same reasoning under two names; one that moved to the other name isn't gone.
@@ -210,7 +210,7 @@ def _call_change(old: Any, new: Any, at: str) -> Change | None:
     a, b = f.get(name, ""), g.get(name, "")
     if same_ordered(a, b):
         return None
-    offset = common_prefix(a, b) if isinstance(a, str) and isinstance(b, str) else None
+    offset = common_start(a, b) if isinstance(a, str) and isinstance(b, str) else None
     return Change(f"{at}.{key}.{name}", "arguments", a, b, offset)
 
 
@@ -221,7 +221,7 @@ def _joined(value: Any) -> str:
 def content_change(old: Any, new: Any, path: str) -> Change | None:
     """The first difference between two contents: strings or lists of parts."""
     if isinstance(old, str) and isinstance(new, str):
-        return None if old == new else Change(path, "text", old, new, common_prefix(old, new))
+        return None if old == new else Change(path, "text", old, new, common_start(old, new))
     if not _filled(old) or not _filled(new):
         if not _filled(old) and not _filled(new):
             return None
@@ -270,7 +270,7 @@ def _part_field_change(old: Item, new: Item, field: str, path: str) -> Change | 
         kind = "id" if field in ("id", "tool_use_id") else "field"
         return Change(here, kind, a if _filled(a) else MISSING, b if _filled(b) else MISSING)
     if field in ("text", "thinking") and isinstance(a, str) and isinstance(b, str):
-        return Change(here, "text", a, b, common_prefix(a, b))
+        return Change(here, "text", a, b, common_start(a, b))
     if field == "input":
         return Change(here, "arguments", a, b)
     kinds = {"id": "id", "tool_use_id": "id", "name": "name"}
@@ -343,7 +343,7 @@ def _tool_change(old: Item, new: Item, path: str) -> Change | None:
     before, after = a.get("description"), b.get("description")
     if (before or after) and before != after:
         if isinstance(before, str) and isinstance(after, str):
-            return Change(f"{path}.description", "text", before, after, common_prefix(before, after))
+            return Change(f"{path}.description", "text", before, after, common_start(before, after))
         return Change(f"{path}.description", "schema", before, after)
     for field in ("parameters", "input_schema"):
         if not same_ordered(a.get(field), b.get(field)):

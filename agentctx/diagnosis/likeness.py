@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from agentctx.diagnosis.texts import common_prefix, looks_like_summary, retells
+from agentctx.diagnosis.texts import looks_like_summary, retells
+from agentctx.rendering.common_start import common_start
 
 _PROBES = 9
 
@@ -14,7 +15,7 @@ def likeness(old: str | Sequence[int], new: str | Sequence[int]) -> float:
     if not isinstance(old, str) or not isinstance(new, str):
         left, right = _as_text(old), _as_text(new)
         return likeness(left, right) if left is not None and right is not None else 0.0
-    shared = common_prefix(old, new)
+    shared = common_start(old, new)
     rest = len(old) - shared
     if rest < 400 and shared >= 0.9 * len(old):
         return 0.99 * shared / len(old)

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 
 from agentctx.diagnosis.breaks import Break
 from agentctx.diagnosis.classify import Setting, text_cause
-from agentctx.diagnosis.texts import common_prefix, looks_like_summary, shared_share
+from agentctx.diagnosis.texts import looks_like_summary, shared_share
 from agentctx.diagnosis.views import View
+from agentctx.rendering.common_start import common_start
 
 # Where the first user message begins, in the layouts of common chat templates.
 _USER = re.compile(
@@ -37,7 +38,7 @@ def find_prompt_break(
 
 
 def _text_break(sent: str, reference: str, new: str, path: str, elapsed: float | None) -> Break | None:
-    at = common_prefix(reference, new)
+    at = common_start(reference, new)
     if at == len(new) or at == len(reference):
         return None
     if at >= len(sent) and not reference[at:].strip():
@@ -168,7 +169,7 @@ def prompt_turn_off(old: View, new: View) -> Break | None:
     """Where a finished prompt leaves the earlier one (see ``breaks.turn_off``)."""
     before, after = old.prompt, new.prompt
     if isinstance(before, str) and isinstance(after, str):
-        at = common_prefix(before, after)
+        at = common_start(before, after)
         return None if at == len(before) else _break("branch", before, after, at, new.path)
     if isinstance(before, list) and isinstance(after, list):
         limit = min(len(before), len(after))
@@ -184,7 +185,7 @@ def carries_prompt_reply(old: View, reply: str | Sequence[int], new: View) -> bo
         return False
     behind = after[len(before) : len(before) + len(reply)]
     if isinstance(behind, str) and isinstance(reply, str):
-        return common_prefix(behind, reply) >= 0.9 * len(reply)
+        return common_start(behind, reply) >= 0.9 * len(reply)
     return list(behind) == list(reply)
 
 
@@ -193,6 +194,6 @@ def shares_an_answer(old: View, new: View) -> bool:
     before, after = old.prompt, new.prompt
     if not isinstance(before, str) or not isinstance(after, str):
         return True  # token ids don't show it
-    shared = before[: common_prefix(before, after)]
+    shared = before[: common_start(before, after)]
     user = _USER.search(shared)
     return user is not None and _ANSWER.search(shared, user.end()) is not None

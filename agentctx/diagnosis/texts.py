@@ -8,27 +8,9 @@ import re
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from agentctx.rendering.common_start import common_start
+
 Kind = Literal["time", "random", "number", "other"]
-
-
-def common_prefix(left: str, right: str) -> int:
-    """Number of equal characters at the start of both texts."""
-    limit = min(len(left), len(right))
-    if left[:limit] == right[:limit]:
-        return limit
-    low, high = 0, limit  # left[:low] is equal, left[:high] isn't
-    step = 64
-    while low + step < high and left[low : low + step] == right[low : low + step]:
-        low += step
-        step *= 2
-    high = min(high, low + step)
-    while low + 1 < high:
-        middle = (low + high) // 2
-        if left[low:middle] == right[low:middle]:
-            low = middle
-        else:
-            high = middle
-    return low
 
 
 def common_suffix(left: str, right: str, limit: int | None = None) -> int:
@@ -51,7 +33,7 @@ def shared_share(left: str, right: str) -> float:
     longer = max(len(left), len(right))
     if longer == 0:
         return 1.0
-    start = common_prefix(left, right)
+    start = common_start(left, right)
     end = common_suffix(left, right, min(len(left), len(right)) - start)
     return (start + end) / longer
 

@@ -10,11 +10,11 @@ import numpy as np
 
 from agentctx.caches.model import Arrival, CacheModel
 from agentctx.diagnosis.targets import Target
-from agentctx.diagnosis.texts import common_prefix
 from agentctx.diagnosis.views import Item, View
 from agentctx.diagnosis.wire import Mapped, place_of, reply_message, request_of
 from agentctx.errors import InputError, RenderError
 from agentctx.messages import Message
+from agentctx.rendering.common_start import common_start
 from agentctx.rendering.prompt import Prompt, Renderer, Span, TokenIds, common_prefix_length
 from agentctx.rendering.user_starts import UserStarts
 
@@ -193,7 +193,7 @@ def _meaning(message: Message) -> tuple[object, ...]:
 def _parting(before: Rendered, after: Rendered) -> tuple[str, str, str, int]:
     """Where two prompts part: place in the later body, both texts, and the character."""
     old, new = before.prompt, after.prompt
-    at = common_prefix(old.text, new.text)
+    at = common_start(old.text, new.text)
     span = _span_at(old.spans, at)
     while span is not None and span.item is None:
         following = [

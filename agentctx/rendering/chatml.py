@@ -25,10 +25,11 @@ import numpy as np
 
 from agentctx.errors import RenderError
 from agentctx.messages import MediaPart, Message, Request, Tool
+from agentctx.rendering.common_start import common_start
 from agentctx.rendering.growing import Grown
 from agentctx.rendering.layout import Block, Piece, Run, Special, encode_block
 from agentctx.rendering.prompt import Prompt, Span, TokenIds, Zone
-from agentctx.rendering.spans import common_start, rezoned, zone_of
+from agentctx.rendering.spans import rezoned, zone_of
 from agentctx.rendering.tokenizer import CharStarts, Tokenizer, embedded_tokenizer
 
 START, SEP, END = Special("<|im_start|>"), Special("<|im_sep|>"), Special("<|im_end|>")

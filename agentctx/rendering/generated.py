@@ -11,9 +11,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from agentctx.rendering.incremental import common_text_length
+from agentctx.rendering.common_start import common_start
 from agentctx.rendering.prompt import Prompt, Span, TokenIds
-from agentctx.rendering.spans import common_start
 from agentctx.rendering.tokenizer import CharStarts, Tokenizer
 
 
@@ -66,7 +65,7 @@ def continued(prompt: Prompt, sent: Sent, tokenizer: Tokenizer) -> Continued:
     server cut it off, and behind that an end token follows.
     """
     if not prompt.text.startswith(sent.text):
-        return Continued(prompt, common_text_length(prompt.text, sent.text))
+        return Continued(prompt, common_start(prompt.text, sent.text))
     rest, rest_starts = tokenizer.encode_placed(prompt.text[len(sent.text) :])
     ids = np.concatenate((sent.token_ids, rest))
     if np.array_equal(ids, prompt.token_ids):

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from agentctx.rendering.common_start import common_start
 from agentctx.rendering.growing import Grown
 from agentctx.rendering.prompt import TokenIds
 from agentctx.rendering.tokenizer import CharStarts, Tokenizer
@@ -54,7 +55,7 @@ def encode_further(
     # Where the previous text was cut, this one can be too: what stands before need not be looked at.
     first = previous.cut if known >= previous.limit else 0
     before, behind = previous.text.behind(first), text.behind(first)
-    shared = common_text_length(before, behind, max(known - first, 0))
+    shared = common_start(before, behind, max(known - first, 0))
     if shared == len(before) == len(behind):
         return previous, first + shared
     at = tokenizer.cut(behind, shared)
@@ -65,25 +66,3 @@ def encode_further(
     ids, starts = tokenizer.encode_placed(behind[at:])
     tokens = previous.tokens.extended(kept, ids, starts + np.int32(cut))
     return Encoded(text, tokens, cut, first + shared), cut
-
-
-def common_text_length(left: str, right: str, known: int = 0) -> int:
-    """Length of the longest common prefix of two strings, in characters. ``known``: a length at which they are known to be equal."""
-    limit = min(len(left), len(right))
-    if (
-        right.startswith(left)
-        if known == 0 and len(left) == limit
-        else left[known:limit] == right[known:limit]
-    ):
-        return limit
-    start, step = known, 4096
-    while left[start : start + step] == right[start : start + step]:
-        start, step = start + step, step * 2
-    low, high = start, min(start + step, limit)
-    while high - low > 1:
-        middle = (low + high) // 2
-        if left[low:middle] == right[low:middle]:
-            low = middle
-        else:
-            high = middle
-    return low if left[low : low + 1] != right[low : low + 1] else low + 1

@@ -16,8 +16,9 @@ from typing import Any
 
 from agentctx.errors import RenderError
 from agentctx.messages import Message, Request
+from agentctx.rendering.common_start import common_start
 from agentctx.rendering.growing import Grown
-from agentctx.rendering.incremental import Encoded, common_text_length, encode_further
+from agentctx.rendering.incremental import Encoded, encode_further
 from agentctx.rendering.prompt import Prompt, TokenIds
 from agentctx.rendering.spans import Run, Source, map_spans
 from agentctx.rendering.template_renderer import TemplateRenderer
@@ -276,9 +277,9 @@ def attributed(request: Request, text: str, own: Prompt | None) -> Iterator[Run]
 
 def _kept_runs(text: str, own: Prompt) -> tuple[list[Run], list[Run]]:
     """Runs of the template's own text that stand in what both texts begin with, and in what both end with."""
-    head = common_text_length(own.text, text)
+    head = common_start(own.text, text)
     rest = len(own.text) - head, len(text) - head
-    tail = min(common_text_length(own.text[::-1], text[::-1]), *rest)
+    tail = min(common_start(own.text[::-1], text[::-1]), *rest)
     moved = len(text) - len(own.text)
     before: list[Run] = []
     behind: list[Run] = []

@@ -11,6 +11,7 @@ from typing import Literal
 import numpy as np
 
 from agentctx.messages import Request
+from agentctx.rendering.common_start import common_start
 from agentctx.rendering.prompt import Span, Zone
 from agentctx.rendering.tokenizer import CharStarts
 
@@ -128,22 +129,6 @@ def _kept_spans(known: Mapped, runs: Sequence[Run], offset: int) -> tuple[int, i
     count = max(0, count - 1)
     end = known.spans[count - 1].char_end if count else 0
     return count, bisect_right(runs, end - offset, hi=same, key=lambda run: run[1])
-
-
-def common_start(old: Sequence[object], new: Sequence[object], known: int = 0) -> int:
-    """How many leading elements of two tuples (or two lists) are equal; ``known`` are. Identical ones compare at memory speed."""
-    limit = min(len(old), len(new))
-    start, step = known, 64
-    while start < limit and old[start : start + step] == new[start : start + step]:
-        start, step = start + step, step * 2
-    low, high = start, min(start + step, limit) + 1
-    while high - low > 1:
-        middle = (low + high) // 2
-        if old[low:middle] == new[low:middle]:
-            low = middle
-        else:
-            high = middle
-    return min(low, limit)
 
 
 def rezoned(spans: Sequence[Span], old: Request, new: Request) -> list[Span]:

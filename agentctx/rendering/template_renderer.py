@@ -13,10 +13,11 @@ import numpy as np
 
 from agentctx.errors import UsageError
 from agentctx.messages import Message, Request
+from agentctx.rendering.common_start import common_start
 from agentctx.rendering.incremental import Encoded, encode_further
 from agentctx.rendering.prompt import GrowingPrompt, Prompt, TokenIds
 from agentctx.rendering.sources import DEFAULT, WITH_TOOLS, ModelSource, token_like
-from agentctx.rendering.spans import Mapped, common_start, map_spans
+from agentctx.rendering.spans import Mapped, map_spans
 from agentctx.rendering.special_tokens import SpecialTokens
 from agentctx.rendering.templates.conversation import Converter, Prepared
 from agentctx.rendering.templates.profile import TemplateProfile, read_profile

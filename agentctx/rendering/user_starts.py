@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from agentctx.messages import Request
+from agentctx.rendering.common_start import common_start
 from agentctx.rendering.prompt import Prompt, Span
-from agentctx.rendering.spans import common_start
 
 
 class UserStarts:

@@ -29,7 +29,6 @@ from agentctx.diagnosis.excerpt import excerpt
 from agentctx.diagnosis.exchange import Exchange
 from agentctx.diagnosis.findings import Finding
 from agentctx.diagnosis.report import finding_lines
-from agentctx.diagnosis.texts import common_prefix
 from agentctx.diagnosis.turn_tokens import TurnTokens
 from agentctx.diagnosis.turns import follow, keys_and_sizes
 from agentctx.diagnosis.views import (
@@ -46,6 +45,7 @@ from agentctx.diagnosis.views import (
 )
 from agentctx.errors import InputError
 from agentctx.interchange.body_api import Api
+from agentctx.rendering.common_start import common_start
 from agentctx.usage import Usage
 
 Body = dict[str, Any]
@@ -85,7 +85,7 @@ def say(text: Any, role: str = "user", **more: Any) -> Body:
     ],
 )
 def test_the_cause_of_a_changed_text(old: str, new: str, setting: Setting, word: str) -> None:
-    assert text_cause(old, new, common_prefix(old, new), setting) == word
+    assert text_cause(old, new, common_start(old, new), setting) == word
 
 
 @pytest.mark.parametrize(

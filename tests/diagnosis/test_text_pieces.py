@@ -15,7 +15,6 @@ from agentctx.diagnosis.likeness import likeness
 from agentctx.diagnosis.prompts import meeting, same_words
 from agentctx.diagnosis.report import loss_json, price_of
 from agentctx.diagnosis.texts import (
-    common_prefix,
     common_suffix,
     fragment_at,
     in_labelled_line,
@@ -27,6 +26,7 @@ from agentctx.diagnosis.texts import (
 )
 from agentctx.diagnosis.times import moves_with
 from agentctx.diagnosis.views import key_of
+from agentctx.rendering.common_start import common_start
 
 few = st.text("ab", max_size=6)
 long = st.tuples(few, st.integers(0, 400), few).map(lambda piece: piece[0] + "x" * piece[1] + piece[2])
@@ -39,7 +39,7 @@ def test_what_two_texts_share_at_their_ends(left: str, right: str) -> None:
     end = sum(
         1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(left[::-1], right[::-1], strict=False))
     )
-    assert common_prefix(left, right) == start
+    assert common_start(left, right) == start
     assert common_suffix(left, right) == end
     assert common_suffix(left, right, 3) == min(3, end)
     share = shared_share(left, right)
@@ -116,7 +116,7 @@ def test_json_written_another_way(left: str, right: str, how: str | None) -> Non
     ],
 )
 def test_what_kind_of_thing_changed(old: str, new: str, kind: str, was: str, now: str) -> None:
-    fragment = fragment_at(old, new, common_prefix(old, new))
+    fragment = fragment_at(old, new, common_start(old, new))
     assert (fragment.kind, fragment.old, fragment.new) == (kind, was, now)
 
 
@@ -179,7 +179,7 @@ def test_a_labelled_line() -> None:
         (f"Branch: {'m' * 233}{rest}", f"Branch: {'n' * 233}{rest}", False),
         (f"Branch: {'m' * 300}{rest}", f"Branch: {'n' * 300}{rest}", False),
     ):
-        assert in_labelled_line(old, new, common_prefix(old, new)) is inside, old
+        assert in_labelled_line(old, new, common_start(old, new)) is inside, old
 
 
 WORDS = [

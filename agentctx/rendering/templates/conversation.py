@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from agentctx.messages import MediaPart, Message, Request, TextPart, Tool
-from agentctx.rendering.spans import Source, common_start
+from agentctx.rendering.common_start import common_start
+from agentctx.rendering.spans import Source
 from agentctx.rendering.templates.profile import TemplateProfile
 from agentctx.rendering.templates.template import Conversation
 from agentctx.rendering.templates.tracing import joined, whole
