@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from agentctx.common_start import common_start
 from agentctx.diagnosis import classify
 from agentctx.diagnosis.align import Move, movement
 from agentctx.diagnosis.breakpoints import misplaced
@@ -23,7 +24,6 @@ from agentctx.diagnosis.compare import (
     tools_change,
 )
 from agentctx.diagnosis.views import Item, View, key_of, role_of, text_of
-from agentctx.rendering.common_start import common_start
 
 # Parameters that enter the prompt or choose the cache, in the order in which they are compared. Sampling, limits,
 # streaming and bookkeeping are none of them.

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from agentctx.common_start import common_start
 from agentctx.diagnosis.views import Item, texts_of
-from agentctx.rendering.common_start import common_start
 
 
 class _Missing:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from agentctx.common_start import common_start
 from agentctx.diagnosis.texts import looks_like_summary, retells
-from agentctx.rendering.common_start import common_start
 
 _PROBES = 9
 

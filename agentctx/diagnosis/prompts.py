@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from agentctx.common_start import common_start
 from agentctx.diagnosis.breaks import Break
 from agentctx.diagnosis.classify import Setting, text_cause
 from agentctx.diagnosis.texts import looks_like_summary, shared_share
 from agentctx.diagnosis.views import View
-from agentctx.rendering.common_start import common_start
 
 # Where the first user message begins, in the layouts of common chat templates.
 _USER = re.compile(

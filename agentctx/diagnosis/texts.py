@@ -8,7 +8,7 @@ import re
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from agentctx.rendering.common_start import common_start
+from agentctx.common_start import common_start
 
 Kind = Literal["time", "random", "number", "other"]
 

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 
 from agentctx.caches.model import Arrival, CacheModel
+from agentctx.common_start import common_start
 from agentctx.diagnosis.targets import Target
 from agentctx.diagnosis.views import Item, View
 from agentctx.diagnosis.wire import Mapped, place_of, reply_message, request_of
 from agentctx.errors import InputError, RenderError
 from agentctx.messages import Message
-from agentctx.rendering.common_start import common_start
 from agentctx.rendering.prompt import Prompt, Renderer, Span, TokenIds, common_prefix_length
 from agentctx.rendering.user_starts import UserStarts
 

@@ -23,9 +23,9 @@ from typing import Literal
 
 import numpy as np
 
+from agentctx.common_start import common_start
 from agentctx.errors import RenderError
 from agentctx.messages import MediaPart, Message, Request, Tool
-from agentctx.rendering.common_start import common_start
 from agentctx.rendering.growing import Grown
 from agentctx.rendering.layout import Block, Piece, Run, Special, encode_block
 from agentctx.rendering.prompt import Prompt, Span, TokenIds, Zone

@@ -14,9 +14,9 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
+from agentctx.common_start import common_start
 from agentctx.errors import RenderError
 from agentctx.messages import Message, Request
-from agentctx.rendering.common_start import common_start
 from agentctx.rendering.growing import Grown
 from agentctx.rendering.incremental import Encoded, encode_further
 from agentctx.rendering.prompt import Prompt, TokenIds

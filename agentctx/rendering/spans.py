@@ -10,8 +10,8 @@ from typing import Literal
 
 import numpy as np
 
+from agentctx.common_start import common_start
 from agentctx.messages import Request
-from agentctx.rendering.common_start import common_start
 from agentctx.rendering.prompt import Span, Zone
 from agentctx.rendering.tokenizer import CharStarts
 

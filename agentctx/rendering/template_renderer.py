@@ -11,9 +11,9 @@ from typing import Any, Literal
 
 import numpy as np
 
+from agentctx.common_start import common_start
 from agentctx.errors import UsageError
 from agentctx.messages import Message, Request
-from agentctx.rendering.common_start import common_start
 from agentctx.rendering.incremental import Encoded, encode_further
 from agentctx.rendering.prompt import GrowingPrompt, Prompt, TokenIds
 from agentctx.rendering.sources import DEFAULT, WITH_TOOLS, ModelSource, token_like

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from agentctx.common_start import common_start
 from agentctx.messages import Request
-from agentctx.rendering.common_start import common_start
 from agentctx.rendering.prompt import Prompt, Span
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from agentctx.common_start import common_start
 from agentctx.diagnosis import LogDiagnosis, diagnose, diagnose_log, parse_target
 from agentctx.diagnosis.align import Move
 from agentctx.diagnosis.breakpoints import markers_of, misplaced, position_of
@@ -45,7 +46,6 @@ from agentctx.diagnosis.views import (
 )
 from agentctx.errors import InputError
 from agentctx.interchange.body_api import Api
-from agentctx.rendering.common_start import common_start
 from agentctx.usage import Usage
 
 Body = dict[str, Any]

@@ -8,6 +8,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given, settings
 
+from agentctx.common_start import common_start
 from agentctx.diagnosis.align import Move, movement
 from agentctx.diagnosis.excerpt import excerpt
 from agentctx.diagnosis.findings import Loss
@@ -26,7 +27,6 @@ from agentctx.diagnosis.texts import (
 )
 from agentctx.diagnosis.times import moves_with
 from agentctx.diagnosis.views import key_of
-from agentctx.rendering.common_start import common_start
 
 few = st.text("ab", max_size=6)
 long = st.tuples(few, st.integers(0, 400), few).map(lambda piece: piece[0] + "x" * piece[1] + piece[2])

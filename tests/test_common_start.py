@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentctx.rendering.common_start import common_start
+from agentctx.common_start import common_start
 
 
 def by_element(left: Sequence[Any], right: Sequence[Any]) -> int:
