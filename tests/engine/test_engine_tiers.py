@@ -218,6 +218,7 @@ def tiered_schedules(draw: st.DrawFn, family: Family, directory: str) -> Schedul
     block_size = draw(st.sampled_from([2, 4, 5]))
     largest = -(-40 // block_size)
     with_disk = draw(st.booleans())
+    full_window_cache = draw(st.booleans())
     config = EngineConfig(
         block_size=block_size,
         num_blocks=largest + draw(st.integers(0, largest)),
@@ -226,7 +227,8 @@ def tiered_schedules(draw: st.DrawFn, family: Family, directory: str) -> Schedul
         host_blocks=draw(st.integers(1, 2 * largest)),
         disk_dir=directory if with_disk else None,
         disk_bytes=draw(st.integers(6_000, 60_000)),
-        full_window_cache=draw(st.booleans()),
+        full_window_cache=full_window_cache,
+        token_granular=(full_window_cache or family == "llama") and draw(st.booleans()),
         window_checkpoints=draw(st.integers(0, 3)),
         window_checkpoint_spacing=draw(st.sampled_from([1, 8])),
         deterministic=True,

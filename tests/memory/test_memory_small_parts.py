@@ -10,7 +10,7 @@ import pytest
 
 from agentctx_engine.memory import FirstFitAllocator, ReserveMaximum
 from agentctx_engine.memory.contiguous import Region
-from agentctx_engine.memory.disk_tier import DiskTier
+from agentctx_engine.memory.disk_tier import DiskDelete, DiskTier
 from agentctx_engine.memory.errors import IntegrityError
 from agentctx_engine.memory.explain import HitFacts
 from agentctx_engine.memory.kv_events import AllBlocksCleared, BlockRemoved, BlocksStored
@@ -359,6 +359,8 @@ def test_a_file_that_is_damaged_is_forgotten_once() -> None:
     disk.failed(b"a", 0)
     assert (disk.pool.lookup(b"a", 0), disk.counters.failed_blocks) == (None, 1)
     assert disk.pool.lookup(b"b", 0) is not None
+    # What was written under its name meanwhile came from where it should have been.
+    assert disk.take()[0] == [DiskDelete(b"a", 0)]
     disk.check()
 
 

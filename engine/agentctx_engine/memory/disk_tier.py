@@ -79,11 +79,12 @@ class DiskTier:
         self.counters.read_blocks += 1
 
     def failed(self, digest: bytes, group: int) -> None:
-        """A file is damaged or missing: forget it."""
+        """A file is damaged or missing: forget it, and whatever was written for it from where it should have been."""
         block = self.pool.lookup(digest, group)
         if block is not None:
             self.pool.uncache(block)
             self.counters.failed_blocks += 1
+            self._changes.append(DiskDelete(digest, group))
 
     def take(self) -> tuple[list[DiskWrite | DiskDelete], list[DiskRead]]:
         """(changes in their order, reads) since the last call. Changes come first; a held file is in none of them."""

@@ -168,13 +168,11 @@ class PagedStore:
         return copies
 
     def _take_copies(self) -> list[BlockCopy]:
-        """What was asked for: copies within the device are the caller's to make, the others are begun."""
-        if self._tiers is None:
-            copies = self.manager.take_copies()
-        else:
-            transfers = self.manager.take_transfers()
-            self._tiers.copier.start(transfers)
-            copies = transfers.copies
+        """What was asked for, for the caller to copy; with tiers it is begun, in one order with what they move."""
+        if self._tiers is not None:
+            self._tiers.copier.start(self.manager.take_transfers())
+            return []
+        copies = self.manager.take_copies()
         if self._windows is not None:
             return [(c.source, c.destination, c.group) for c in copies]
         return [(copy.source, copy.destination) for copy in copies]

@@ -1,10 +1,11 @@
 """TierCopier: moves blocks between KV memory, host memory and files, while the engine computes.
 
-One thread copies memory and one works on files, each in the order in which it was asked, so that nothing is overwritten
-before it was read; a task that needs what an earlier one of the other thread brings waits for it. A step waits for the
-blocks that it is about to overwrite to be safe in host memory (``wait_until_safe``), never for a file. Samples wait for
-their own blocks that are on their way back (``is_arriving``); the others compute meanwhile. A block that a preempted or cancelled
-sample was waiting for may be given to another text before it has arrived: who writes to it waits (``wait_for``).
+One thread copies memory, also from block to block on the device, and one works on files, each in the order in which it was
+asked, so that nothing is overwritten before it was read; a task waits for earlier ones of the other thread that bring what
+it reads, or read what it overwrites. All that a task waits for was asked for before it, so that they can't wait for each
+other. A step waits for the blocks that it is about to overwrite to be copied (``wait_until_safe``), never for a file. Samples
+wait for their own blocks that are on their way (``is_arriving``); the others compute meanwhile. A block that a preempted or
+cancelled sample was waiting for may be given to another text before it has arrived: who writes to it waits (``wait_for``).
 """
 
 from __future__ import annotations
@@ -13,10 +14,12 @@ from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from agentctx_engine.attention.kv_cache import copy_blocks
 from agentctx_engine.memory.disk_tier import DiskDelete, DiskRead, DiskWrite
 from agentctx_engine.memory.host_tier import BlockCopy, Transfers
 from agentctx_engine.runtime.block_directory import BlockDirectory
@@ -45,7 +48,7 @@ class TierCopier:
             raise MemoryError(f"{host_blocks} blocks of host memory can't be had: {error}") from error
         self._memory = ThreadPoolExecutor(1, thread_name_prefix="agentctx-tiers-memory")
         self._files = ThreadPoolExecutor(1, thread_name_prefix="agentctx-tiers-files")
-        self._unsafe: list[Future[list[Tensor]]] = []
+        self._unsafe: list[Future[Any]] = []  # what reads blocks that may be given away meanwhile
         self._writing: deque[Future[None]] = deque()
         self._arriving: dict[tuple[int, int], Future[None]] = {}  # by group and device block
         self._failed: list[DiskRead] = []
@@ -66,9 +69,16 @@ class TierCopier:
             self._arriving |= dict.fromkeys(places, arrival)
         for read in transfers.disk_reads:
             place = (read.group, read.destination)
-            self._arriving[place] = self._files.submit(self._read, read, self._earlier([place]))
+            earlier = self._earlier([place]).union(self._unsafe)
+            self._arriving[place] = self._files.submit(self._read, read, earlier)
+        if transfers.copies:
+            targets = [(c.group, c.destination) for c in transfers.copies]
+            earlier = self._earlier([(c.group, c.source) for c in transfers.copies] + targets)
+            copied = self._memory.submit(self._copy, transfers.copies, earlier)
+            self._unsafe.append(copied)
+            self._arriving |= dict.fromkeys(targets, copied)
 
-    def _earlier(self, blocks: Sequence[tuple[int, int]]) -> set[Future[None]]:
+    def _earlier(self, blocks: Sequence[tuple[int, int]]) -> set[Future[Any]]:
         """What is still on its way into these device blocks."""
         return {self._arriving[block] for block in blocks if block in self._arriving}
 
@@ -123,7 +133,7 @@ class TierCopier:
         self,
         changes: Sequence[DiskWrite | DiskDelete],
         offloads: Sequence[BlockCopy],
-        earlier: set[Future[None]],
+        earlier: set[Future[Any]],
     ) -> list[Tensor]:
         """Returns the contents of the blocks to write, in order."""
         wait(earlier)
@@ -157,7 +167,7 @@ class TierCopier:
                 pass  # a full disk: the block is lost, which its reading will notice
 
     @torch.inference_mode()
-    def _load(self, loads: Sequence[BlockCopy], earlier: set[Future[None]]) -> None:
+    def _load(self, loads: Sequence[BlockCopy], earlier: set[Future[Any]]) -> None:
         wait(earlier)
         for group, caches in enumerate(self._caches):
             source, target = _index(loads, group)
@@ -169,7 +179,13 @@ class TierCopier:
             self.bytes.from_host += len(source) * self._block_bytes(group)
 
     @torch.inference_mode()
-    def _read(self, read: DiskRead, earlier: set[Future[None]]) -> None:
+    def _copy(self, copies: Sequence[BlockCopy], earlier: set[Future[Any]]) -> None:
+        wait(earlier)
+        for group, caches in enumerate(self._caches):
+            copy_blocks(caches, [(c.source, c.destination) for c in copies if c.group == group])
+
+    @torch.inference_mode()
+    def _read(self, read: DiskRead, earlier: set[Future[Any]]) -> None:
         assert self._directory is not None
         wait(earlier)
         caches = self._caches[read.group]
