@@ -178,7 +178,10 @@ class KvStore(Protocol):
         ...
 
     def take_copies(self) -> Sequence[BlockCopy]:
-        """Copies that admissions since the last call asked for, to be made before anything else is written."""
+        """Copies that admissions since the last call asked for, to be made before anything else is written.
+
+        Neither these nor those of ``reserve`` are the caller's where tiers move blocks as well: the store then makes them.
+        """
         ...
 
     def ready(self, sequence: StoredSequence) -> bool:
