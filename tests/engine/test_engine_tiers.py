@@ -22,7 +22,12 @@ from agentctx_engine import Engine, SamplingParams
 from agentctx_engine.memory import NO_KEYS
 from agentctx_engine.memory.host_tier import BlockCopy, Transfers
 from agentctx_engine.models import Family, Model, random_config, random_model
-from agentctx_engine.runtime import EngineMemoryError
+from agentctx_engine.runtime import (
+    EngineClosedError,
+    EngineMemoryError,
+    GenerationHandle,
+    RequestCancelledError,
+)
 from agentctx_engine.runtime.block_directory import BlockDirectory
 from agentctx_engine.runtime.config import EngineConfig
 from agentctx_engine.runtime.core import EngineCore
@@ -153,25 +158,82 @@ def test_a_damaged_file_is_never_reused(tmp_path: Path, damage: str) -> None:
         assert ask(engine, prompts[1])[0] == 40  # computed anew, it is cached anew
 
 
-def test_others_compute_while_blocks_come_back(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+class HeldReads:
+    """An engine whose first of five texts went to files, none of which is read before ``go_on``."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, directory: Path) -> None:
+        self.go_on, self.waits, self.finished = Event(), Event(), Event()
+        self.prompts = texts(5, 21)
+        self.engine = engine_of(disk_dir=directory, num_blocks=16, host_blocks=2)
+        for prompt in self.prompts:
+            ask(self.engine, prompt)
+        read, wait_for_arrival = BlockDirectory.read, TierCopier.wait_for_arrival
+
+        def held_read(directory: BlockDirectory, digest: bytes, group: int) -> Any:
+            assert self.go_on.wait(100)
+            return read(directory, digest, group)
+
+        def watched_wait(copier: TierCopier, *news: Any) -> None:
+            self.waits.set()
+            wait_for_arrival(copier, *news)
+
+        monkeypatch.setattr(BlockDirectory, "read", held_read)
+        monkeypatch.setattr(TierCopier, "wait_for_arrival", watched_wait)
+
+    def __enter__(self) -> HeldReads:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.go_on.set()
+        self.engine.close()
+
+    def ask_first(self, *, alone: bool) -> GenerationHandle:
+        """``alone``: the engine has found that there is nothing else to do, and waits for the files."""
+        handle = self.engine.submit(self.prompts[0], ANSWER)
+        assert not alone or self.waits.wait(60)
+        return handle
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("alone", [True, False])
+def test_others_compute_while_blocks_come_back(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, alone: bool
+) -> None:
     """A sample that waits for files holds up nobody: the files are read when the other has its answer."""
-    prompts, other = texts(5, 21), texts(1, 17, seed=9)[0]
-    go_on, read = Event(), BlockDirectory.read
-
-    def slow_read(self: BlockDirectory, digest: bytes, group: int) -> Any:
-        assert go_on.wait(60)
-        return read(self, digest, group)
-
-    with engine_of(disk_dir=tmp_path, num_blocks=16, host_blocks=2) as engine:
-        for prompt in prompts:
-            ask(engine, prompt)
-        monkeypatch.setattr(BlockDirectory, "read", slow_read)
-        waiting = engine.submit(prompts[0], ANSWER)
-        assert engine.generate(other, ANSWER).token_ids == uncached("llama", other)
-        go_on.set()
+    other = texts(1, 17, seed=9)[0]
+    with HeldReads(monkeypatch, tmp_path) as held:
+        waiting = held.ask_first(alone=alone)
+        assert held.engine.submit(other, ANSWER).result(timeout=60).token_ids == uncached("llama", other)
+        held.go_on.set()
         result = waiting.result()
-        assert result.token_ids == uncached("llama", prompts[0])
+        assert result.token_ids == uncached("llama", held.prompts[0])
         assert result.disk_tokens > 0
+
+
+@pytest.mark.timeout(120)
+def test_a_request_that_waits_for_files_can_be_cancelled(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    with HeldReads(monkeypatch, tmp_path) as held:
+        waiting = held.ask_first(alone=True)
+        waiting.cancel()
+        with pytest.raises(RequestCancelledError):
+            waiting.result(timeout=60)
+        assert held.engine.state().running == 0
+        held.go_on.set()
+        ask(held.engine, held.prompts[0])
+
+
+@pytest.mark.timeout(120)
+def test_an_engine_that_waits_for_files_closes_when_they_come(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    with HeldReads(monkeypatch, tmp_path) as held:
+        waiting = held.ask_first(alone=True)
+        Thread(target=held.engine.close, daemon=True).start()
+        with pytest.raises(EngineClosedError):
+            waiting.result(timeout=60)
+        assert not held.go_on.is_set()
 
 
 @pytest.mark.timeout(120)
@@ -190,9 +252,9 @@ def test_a_file_that_fails_while_a_prefix_is_saved(monkeypatch: pytest.MonkeyPat
         """Holds the engine until the request that reads has come, and until it is cancelled."""
         return not {1: submitted, 3: cancelled}.get(len(output), submitted).wait(60)
 
-    def waiting_copier(self: TierCopier) -> None:
+    def waiting_copier(self: TierCopier, *news: Any) -> None:
         go_on.set()  # the read fails while somebody waits for it
-        wait_for_arrival(self)
+        wait_for_arrival(self, *news)
 
     with engine_of(disk_dir=tmp_path / "tier", num_blocks=16, host_blocks=2) as engine:
         for prompt in prompts:

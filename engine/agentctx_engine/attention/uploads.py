@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
@@ -18,8 +17,7 @@ def upload(values: Numbers, device: torch.device | str, dtype: torch.dtype | Non
 
     A plain copy to a GPU would wait for all that was launched before it.
     """
-    is_array = isinstance(values, np.ndarray)
-    tensor = torch.from_numpy(values).to(dtype) if is_array else torch.tensor(values, dtype=dtype)
+    tensor = torch.as_tensor(values, dtype=dtype)
     if torch.device(device).type != "cuda":
         return tensor.to(device)
     return tensor.pin_memory().to(device, non_blocking=True)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -90,8 +91,11 @@ class EngineCore:
             self.kv.wait_for_arrival()
             self.scheduler.readmit_broken()
 
-    def step(self) -> StepReport:
-        """Run one step. Errors of the model or the sampler end the step's requests and are in the report, not raised."""
+    def step(self, news: Future[None] | None = None) -> StepReport:
+        """Run one step. Errors of the model or the sampler end the step's requests and are in the report, not raised.
+
+        With nothing to compute until blocks have come back it waits for them, no longer than until ``news`` is done.
+        """
         start = self.clock()
         step = self.scheduler.schedule()
         report = StepReport(step)
@@ -99,7 +103,7 @@ class EngineCore:
             if self.kv.settled:
                 self._end_stuck(report)
             else:
-                self.kv.wait_for_arrival()
+                self.kv.wait_for_arrival(news)
             return report
         scheduled = self.clock()
         for admitted in step.admitted:

@@ -8,6 +8,7 @@ a prediction and the engine can't drift apart. Tiers behind the pool (host memor
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -197,8 +198,8 @@ class KvStore(Protocol):
         """Nothing is on its way from another tier."""
         ...
 
-    def wait_for_arrival(self) -> None:
-        """Return when more blocks have arrived, or none is on its way."""
+    def wait_for_arrival(self, news: Future[None] | None = None) -> None:
+        """Return when more blocks have arrived, none is on its way, or ``news`` is done."""
         ...
 
     def wait_until_safe(self, written: Iterable[Sequence[BlockTable]]) -> None:

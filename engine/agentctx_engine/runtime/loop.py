@@ -28,6 +28,7 @@ class EngineLoop:
         self._core = core
         self._wake = threading.Condition()
         self._commands: list[Callable[[], None]] = []
+        self._news: Future[None] = Future()  # done when commands have come in, or the engine is to close
         self._handles: dict[int, tuple[Request, GenerationHandle]] = {}
         self._next_id = 0
         self._closed: EngineError | None = None
@@ -41,8 +42,7 @@ class EngineLoop:
             request = make_request(self._next_id)
             self._next_id += 1
             handle = GenerationHandle(request.id, lambda: self._post(lambda: self._cancel(request)))
-            self._commands.append(lambda: self._add(request, handle))
-            self._wake.notify()
+            self._command(lambda: self._add(request, handle))
         return handle
 
     def call(self, function: Callable[[], T]) -> T:
@@ -59,8 +59,7 @@ class EngineLoop:
             return function()
         with self._wake:
             self._require_open()
-            self._commands.append(command)
-            self._wake.notify()
+            self._command(command)
         return future.result()
 
     def close(self) -> None:
@@ -68,7 +67,7 @@ class EngineLoop:
         with self._wake:
             if self._closed is None:
                 self._closed = EngineClosedError("the engine was closed")
-            self._wake.notify()
+            self._tell()
         if threading.current_thread() is not self._thread:
             self._thread.join()
 
@@ -79,8 +78,17 @@ class EngineLoop:
     def _post(self, command: Callable[[], None]) -> None:
         with self._wake:
             if self._closed is None:
-                self._commands.append(command)
-                self._wake.notify()
+                self._command(command)
+
+    def _command(self, command: Callable[[], None]) -> None:
+        self._commands.append(command)
+        self._tell()
+
+    def _tell(self) -> None:
+        """Wake the engine's thread, whether it sleeps or waits for blocks. With ``_wake`` held."""
+        if not self._news.done():
+            self._news.set_result(None)
+        self._wake.notify()
 
     # -- on the engine's thread -----------------------------------------------------------------------------
 
@@ -88,7 +96,7 @@ class EngineLoop:
         try:
             while self._wait_for_work():
                 if self._core.has_work:
-                    self._deliver(self._core.step())
+                    self._deliver(self._core.step(self._news))
         except Exception as cause:
             with self._wake:
                 self._closed = EngineError(f"the engine stopped on an error of its own: {cause!r}")
@@ -101,6 +109,8 @@ class EngineLoop:
         with self._wake:
             self._wake.wait_for(lambda: self._commands or self._core.has_work or self._closed)
             commands, self._commands = self._commands, []
+            if self._news.done():
+                self._news = Future()
         for command in commands:
             command()
         return self._closed is None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -263,9 +264,9 @@ class PagedStore:
     def settled(self) -> bool:
         return self._tiers is None or self._tiers.copier.is_idle
 
-    def wait_for_arrival(self) -> None:
+    def wait_for_arrival(self, news: Future[None] | None = None) -> None:
         if self._tiers is not None:
-            self._tiers.copier.wait_for_arrival()
+            self._tiers.copier.wait_for_arrival(news)
 
     def wait_until_safe(self, written: Iterable[Sequence[BlockTable]]) -> None:
         if self._tiers is not None:

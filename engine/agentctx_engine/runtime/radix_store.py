@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from concurrent.futures import Future
 
 import numpy as np
 
@@ -158,7 +159,7 @@ class RadixStore:
     def settled(self) -> bool:
         return True
 
-    def wait_for_arrival(self) -> None:
+    def wait_for_arrival(self, news: Future[None] | None = None) -> None:
         """There are no other tiers."""
 
     def wait_until_safe(self, written: Iterable[Sequence[BlockTable]]) -> None:

@@ -107,10 +107,11 @@ class TierCopier:
         self._forget_arrived()
         return not self._arriving and not self._failed
 
-    def wait_for_arrival(self) -> None:
-        """Return when one more block has arrived, or none is on its way."""
+    def wait_for_arrival(self, news: Future[None] | None = None) -> None:
+        """Return when one more block has arrived, none is on its way, or ``news`` is done."""
         if self._arriving:
-            wait(self._arriving.values(), return_when=FIRST_COMPLETED)
+            others = () if news is None else (news,)
+            wait({*self._arriving.values(), *others}, return_when=FIRST_COMPLETED)
 
     def take_failed(self) -> list[DiskRead]:
         """Reads whose file could not be used, since the last call: their destinations hold nothing."""
