@@ -13,7 +13,7 @@ from typing import Any
 
 from agentctx.checks.growth import Side
 from agentctx.checks.subject import Subject
-from agentctx.common_start import common_start
+from agentctx.common_ends import common_start
 from agentctx.errors import RenderError
 from agentctx.rendering.templates.limits import LimitError
 from agentctx.rendering.templates.trail import Event, Site

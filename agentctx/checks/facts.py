@@ -12,7 +12,7 @@ from agentctx.checks.battery import Growth, Pair, chat, keeping_keywords, thinki
 from agentctx.checks.growth import CaseResult, Verdict
 from agentctx.checks.material import ArgumentForm
 from agentctx.checks.subject import Call, Handling, Subject
-from agentctx.common_start import common_start
+from agentctx.common_ends import common_start
 
 Reasoning = Literal["kept", "dropped", "never", "raises"]
 _LONG_HEAD = 60  # characters before the first user message that are more than tokens and a role

@@ -20,7 +20,7 @@ from typing import Literal
 from agentctx.checks.battery import Case, Growth, Pair
 from agentctx.checks.material import Json
 from agentctx.checks.subject import Call, Subject
-from agentctx.common_start import common_start
+from agentctx.common_ends import common_start
 from agentctx.errors import RenderError
 from agentctx.rendering.templates.limits import LimitError
 

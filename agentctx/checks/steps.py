@@ -9,7 +9,7 @@ from typing import Literal
 from agentctx.checks.blame import Blame, find_blame
 from agentctx.checks.growth import Side
 from agentctx.checks.subject import Call, Subject
-from agentctx.common_start import common_start
+from agentctx.common_ends import common_start
 from agentctx.rendering.templates.template import Rendering
 
 

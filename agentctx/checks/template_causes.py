@@ -8,7 +8,7 @@ from dataclasses import replace
 from agentctx.checks.growth import Break, Side
 from agentctx.checks.material import Json
 from agentctx.checks.subject import Subject
-from agentctx.common_start import common_start
+from agentctx.common_ends import common_start
 
 _SAME_AGAIN = 24  # characters by which a text is known again elsewhere
 

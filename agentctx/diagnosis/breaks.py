@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from agentctx.common_start import common_start
+from agentctx.common_ends import common_start
 from agentctx.diagnosis import classify
 from agentctx.diagnosis.align import Move, movement
 from agentctx.diagnosis.breakpoints import misplaced
@@ -177,7 +177,7 @@ def _first_index(path: str) -> int:
 
 def _break_from(change: Change, word: str, zone: str, item: int, move: Move | None = None) -> Break:
     was, now = _shown(change.old), _shown(change.new)
-    at = change.offset if change.offset is not None else _first_apart(was, now)
+    at = change.offset if change.offset is not None else common_start(was, now)
     return Break(
         word=word,
         place=change.place,
@@ -189,10 +189,6 @@ def _break_from(change: Change, word: str, zone: str, item: int, move: Move | No
         move=move,
         text_edit=change.kind == "text",
     )
-
-
-def _first_apart(left: str, right: str) -> int:
-    return common_start(left, right)
 
 
 def _shown(value: Any) -> str:

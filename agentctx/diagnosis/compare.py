@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from agentctx.common_start import common_start
+from agentctx.common_ends import common_start
 from agentctx.diagnosis.views import Item, texts_of
 
 

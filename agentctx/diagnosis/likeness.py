@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from agentctx.common_start import common_start
+from agentctx.common_ends import common_start
 from agentctx.diagnosis.texts import looks_like_summary, retells
 
 _PROBES = 9

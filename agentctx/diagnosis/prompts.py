@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from agentctx.common_start import common_start
+from agentctx.common_ends import common_start
 from agentctx.diagnosis.breaks import Break
 from agentctx.diagnosis.classify import Setting, text_cause
 from agentctx.diagnosis.texts import looks_like_summary, shared_share

@@ -8,24 +8,9 @@ import re
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from agentctx.common_start import common_start
+from agentctx.common_ends import common_end, common_start
 
 Kind = Literal["time", "random", "number", "other"]
-
-
-def common_suffix(left: str, right: str, limit: int | None = None) -> int:
-    """Number of equal characters at the end of both texts, at most ``limit``."""
-    longest = min(len(left), len(right)) if limit is None else min(limit, len(left), len(right))
-    if longest <= 0:
-        return 0
-    low, high = 0, longest
-    while low < high:
-        middle = (low + high + 1) // 2
-        if left[len(left) - middle :] == right[len(right) - middle :]:
-            low = middle
-        else:
-            high = middle - 1
-    return low
 
 
 def shared_share(left: str, right: str) -> float:
@@ -34,7 +19,7 @@ def shared_share(left: str, right: str) -> float:
     if longer == 0:
         return 1.0
     start = common_start(left, right)
-    end = common_suffix(left, right, min(len(left), len(right)) - start)
+    end = common_end(left, right, min(len(left), len(right)) - start)
     return (start + end) / longer
 
 
@@ -213,7 +198,7 @@ _LABELLED = re.compile(r"[^\n:=]{2,48}[:=]\s?\S?[^\n]*")
 
 def in_labelled_line(old: str, new: str, at: int) -> bool:
     """Whether all that changed is the value in one line of the form ``label: value``."""
-    end = common_suffix(old, new, min(len(old), len(new)) - at)
+    end = common_end(old, new, min(len(old), len(new)) - at)
     start = old.rfind("\n", 0, at) + 1
     lines = old[start : len(old) - end], new[start : len(new) - end]
     if any("\n" in line or len(line) > 240 for line in lines):

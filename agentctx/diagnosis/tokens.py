@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from agentctx.caches.model import Arrival, CacheModel
-from agentctx.common_start import common_start
+from agentctx.common_ends import common_start
 from agentctx.diagnosis.targets import Target
 from agentctx.diagnosis.views import Item, View
 from agentctx.diagnosis.wire import Mapped, place_of, reply_message, request_of

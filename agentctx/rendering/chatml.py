@@ -23,7 +23,7 @@ from typing import Literal
 
 import numpy as np
 
-from agentctx.common_start import common_start
+from agentctx.common_ends import common_start
 from agentctx.errors import RenderError
 from agentctx.messages import MediaPart, Message, Request, Tool
 from agentctx.rendering.growing import Grown

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from agentctx.common_start import common_start
+from agentctx.common_ends import common_start
 from agentctx.rendering.prompt import Prompt, Span, TokenIds
 from agentctx.rendering.tokenizer import CharStarts, Tokenizer
 

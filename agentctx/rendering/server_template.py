@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
-from agentctx.common_start import common_start
+from agentctx.common_ends import common_end, common_start
 from agentctx.errors import RenderError
 from agentctx.messages import Message, Request
 from agentctx.rendering.growing import Grown
@@ -279,7 +279,7 @@ def _kept_runs(text: str, own: Prompt) -> tuple[list[Run], list[Run]]:
     """Runs of the template's own text that stand in what both texts begin with, and in what both end with."""
     head = common_start(own.text, text)
     rest = len(own.text) - head, len(text) - head
-    tail = min(common_start(own.text[::-1], text[::-1]), *rest)
+    tail = common_end(own.text, text, min(rest))
     moved = len(text) - len(own.text)
     before: list[Run] = []
     behind: list[Run] = []

@@ -10,7 +10,7 @@ from typing import Literal
 
 import numpy as np
 
-from agentctx.common_start import common_start
+from agentctx.common_ends import common_start
 from agentctx.messages import Request
 from agentctx.rendering.prompt import Span, Zone
 from agentctx.rendering.tokenizer import CharStarts

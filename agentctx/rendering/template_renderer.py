@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from agentctx.common_start import common_start
+from agentctx.common_ends import common_start
 from agentctx.errors import UsageError
 from agentctx.messages import Message, Request
 from agentctx.rendering.incremental import Encoded, encode_further

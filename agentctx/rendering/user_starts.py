@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from agentctx.common_start import common_start
+from agentctx.common_ends import common_start
 from agentctx.messages import Request
 from agentctx.rendering.prompt import Prompt, Span
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from agentctx.common_start import common_start
+from agentctx.common_ends import common_start
 from agentctx.diagnosis import LogDiagnosis, diagnose, diagnose_log, parse_target
 from agentctx.diagnosis.align import Move
 from agentctx.diagnosis.breakpoints import markers_of, misplaced, position_of

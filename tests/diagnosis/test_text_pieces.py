@@ -8,7 +8,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given, settings
 
-from agentctx.common_start import common_start
+from agentctx.common_ends import common_start
 from agentctx.diagnosis.align import Move, movement
 from agentctx.diagnosis.excerpt import excerpt
 from agentctx.diagnosis.findings import Loss
@@ -16,7 +16,7 @@ from agentctx.diagnosis.likeness import likeness
 from agentctx.diagnosis.prompts import meeting, same_words
 from agentctx.diagnosis.report import loss_json, price_of
 from agentctx.diagnosis.texts import (
-    common_suffix,
+    common_end,
     fragment_at,
     in_labelled_line,
     json_difference,
@@ -40,8 +40,8 @@ def test_what_two_texts_share_at_their_ends(left: str, right: str) -> None:
         1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(left[::-1], right[::-1], strict=False))
     )
     assert common_start(left, right) == start
-    assert common_suffix(left, right) == end
-    assert common_suffix(left, right, 3) == min(3, end)
+    assert common_end(left, right) == end
+    assert common_end(left, right, 3) == min(3, end)
     share = shared_share(left, right)
     assert (share == 1.0) == (left == right)
     longer = max(len(left), len(right), 1)

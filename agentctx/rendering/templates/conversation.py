@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from agentctx.common_start import common_start
+from agentctx.common_ends import common_start
 from agentctx.messages import MediaPart, Message, Request, TextPart, Tool
 from agentctx.rendering.spans import Source
 from agentctx.rendering.templates.profile import TemplateProfile

@@ -1,4 +1,4 @@
-"""How far two texts or two sequences are the same."""
+"""How far two texts or two sequences are the same, from their beginning or from their end."""
 
 from __future__ import annotations
 
@@ -24,3 +24,27 @@ def common_start(left: Sequence[object], right: Sequence[object], known: int = 0
         else:
             high = middle
     return min(low, limit)
+
+
+def common_end(left: str, right: str, limit: int | None = None) -> int:
+    """Number of equal characters at the end of both texts, at most ``limit``."""
+    longest = min(len(left), len(right)) if limit is None else min(limit, len(left), len(right))
+    end, step = 0, 64
+    while end < longest:
+        more = min(step, longest - end)
+        if (
+            left[len(left) - end - more : len(left) - end]
+            != right[len(right) - end - more : len(right) - end]
+        ):
+            break
+        end, step = end + more, step * 2
+    else:
+        return end
+    low, high = end, end + more
+    while high - low > 1:
+        middle = (low + high) // 2
+        if left[len(left) - middle : len(left) - end] == right[len(right) - middle : len(right) - end]:
+            low = middle
+        else:
+            high = middle
+    return low
