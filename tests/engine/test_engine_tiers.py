@@ -162,7 +162,7 @@ class HeldReads:
     """An engine whose first of five texts went to files, none of which is read before ``go_on``."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, directory: Path) -> None:
-        self.go_on, self.waits, self.finished = Event(), Event(), Event()
+        self.go_on, self.waits = Event(), Event()
         self.prompts = texts(5, 21)
         self.engine = engine_of(disk_dir=directory, num_blocks=16, host_blocks=2)
         for prompt in self.prompts:
