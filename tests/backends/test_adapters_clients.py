@@ -215,6 +215,18 @@ def test_null_counts_of_the_other_apis_are_none() -> None:
         assert adapter.completion(bare).usage == Usage()
 
 
+@pytest.mark.parametrize(("tokens", "generated"), [([5, 6, 7], 3), ([7], 3), ([], 3), ([7], None)])
+def test_ids_of_a_reply_are_all_of_them_or_none(tokens: list[int], generated: int | None) -> None:
+    """A stream of llama-server leaves out the tokens that end inside a character."""
+    parser = LlamaCompletion().parser()
+    parser.feed("", {"content": "語", "tokens": tokens, "stop": False})
+    last = {"content": "", "tokens": [], "stop": True, "stop_type": "eos"}
+    parser.feed("", last if generated is None else {**last, "tokens_predicted": generated})
+    found = parser.finish().reply_ids
+    whole = tokens if generated in (None, len(tokens)) else None
+    assert (None if found is None else found.tolist()) == whole
+
+
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers(-5, 5) | st.text(max_size=4),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3),

@@ -14,6 +14,7 @@ from agentctx.caches.registry import parse_cache
 from agentctx.history import History
 from agentctx.rendering import Renderer, load_renderer
 from agentctx.reports.turn import SessionReport
+from agentctx.session import Answer, Session, SessionParts
 from agentctx.traces import load
 
 from .llama_server import LlamaServer
@@ -142,6 +143,36 @@ def test_example_10_with_a_clock_in_the_system_prompt(runs: Runner) -> None:
         assert 0 < kept.pop() < 15
         assert session.report.broken_turns == 4
         assert all(str(turn.divergence).startswith("system messages[0]") for turn in session.report.turns[1:])
+
+
+def test_streamed_replies_of_signs_that_are_several_tokens(smollm2_gguf: Path) -> None:
+    """llama-server streams no event for a token that ends inside a character: the ids of such a reply are told from its text."""
+    asked = {
+        "😀😁😂🤣😃": "[^\\x00-\\xFF]{4,6}",
+        "日本語のテスト。": "[^\\x00-\\xFF]{4,6}",
+        "What is 2 + 2?": '"It is four."',
+        "👨‍👩‍👧 한국어": "[^\\x00-\\xFF]{2,6}",
+        "Thank you.": '"Goodbye."',
+    }
+    with (
+        LlamaServer(smollm2_gguf, n_ctx=2048, **ONE_SLOT) as server,
+        HttpBackend(LlamaCompletion(), server.url) as backend,
+    ):
+        history = History(system="Repeat what the user says.")
+        parts = SessionParts(history, load_renderer(str(smollm2_gguf)), parse_cache(CACHE), strict=True)
+        session = Session(parts, backend)
+        heard = []
+        for text, grammar in asked.items():
+            history.user(text)
+            options = Options(max_tokens=40, temperature=0.0, extra={"grammar": f"root ::= {grammar}"})
+            *_, answer = session.stream(options)
+            assert isinstance(answer, Answer)
+            ids, output = answer.completion.reply_ids, answer.completion.usage.output
+            assert ids is None or len(ids) == output
+            heard.append(ids is not None)
+        assert_predicted(session.report)
+        assert session.report.broken_turns == 0
+        assert heard == [text.isascii() for text in asked]
 
 
 def test_a_server_that_somebody_else_uses_is_found_out(runs: Runner) -> None:
