@@ -43,6 +43,7 @@ class Prepared:
     """A turn that is ready to be sent. ``report`` is the turn as predicted.
 
     ``rendered`` is the request as the renderer encodes it, ``prompt`` the same with the ids that were generated kept.
+    ``epoch`` is the history's when the request was built.
     """
 
     turn: Turn
@@ -52,6 +53,7 @@ class Prepared:
     prediction: Prediction
     account: Account
     report: TurnReport
+    epoch: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +92,7 @@ class TurnCheck:
         self._sent: Sent | None = None
         self._reports: list[TurnReport] = []
         self._user_starts = UserStarts()
+        self._epoch = history.epoch  # of the last turn that ran
 
     @property
     def report(self) -> SessionReport:
@@ -111,6 +114,10 @@ class TurnCheck:
         return self._prepared(Turn(request), options)
 
     def _prepared(self, turn: Turn, options: Options) -> Prepared:
+        epoch = self.history.epoch
+        if epoch != self._epoch:
+            # Recorded by the caller, or for a turn that then did not run: the policy's turn knows only its own.
+            turn = replace(turn, compacted=True)
         rendered = self.renderer.render(turn.request, self._rendered)
         prompt = rendered
         if self._takes_tokens and self._sent is not None:
@@ -125,7 +132,7 @@ class TurnCheck:
         report = predicted_turn(
             len(self._reports) + 1, turn, prompt, account, rounded=rounded, predicted=prediction.cached
         )
-        return Prepared(turn, rendered, prompt, arrival, prediction, account, report)
+        return Prepared(turn, rendered, prompt, arrival, prediction, account, report, epoch)
 
     def observe(self, prepared: Prepared, completion: Completion) -> TurnReport:
         """Take in what the server did. Predictions of later turns build on it."""
@@ -134,6 +141,7 @@ class TurnCheck:
         served = self.cache.commit(prompt.token_ids, reply_ids, prepared.arrival)
         self._ledger.commit(prompt, reply_ids, completion.message)
         self._rendered = prepared.rendered
+        self._epoch = prepared.epoch
         if self._takes_tokens:
             self._sent = Sent.of(prepared.rendered, prompt, reply_ids, self.renderer.tokenizer)
         report = observed_turn(replace(prepared.report, reply=len(reply_ids)), served, completion)

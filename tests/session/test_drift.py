@@ -2,43 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
-
-import numpy as np
 import pytest
 
-from agentctx.backends.backend import Backend, Completion, Delta, Options
+from agentctx.backends.backend import Backend
 from agentctx.caches.registry import parse_cache
 from agentctx.history import History
-from agentctx.messages import Message
-from agentctx.rendering.prompt import Prompt, Renderer
+from agentctx.rendering.prompt import Renderer
 from agentctx.session import PrefixBroken, Session, SessionParts
-from agentctx.usage import Usage
 from tests.history.renderings import renderers
 
-
-class Dictated:
-    """Answers what it is told, in the tokens that it is told, as a server with one slot would count."""
-
-    name = "dictated"
-
-    def __init__(self, renderer: Renderer, *, takes_tokens: bool) -> None:
-        self.takes_tokens = takes_tokens
-        self.replies: list[tuple[str, list[int]]] = []
-        self._cache = parse_cache("slot")
-        self._renderer = renderer
-
-    def complete(self, prompt: Prompt, options: Options) -> Completion:
-        text, ids = self.replies.pop(0)
-        reply = np.array(ids, np.int32)
-        served = self._cache.commit(prompt.token_ids, reply)
-        usage = Usage(prompt=len(prompt), cached=served.cached, output=len(ids))
-        return Completion(
-            Message(role="assistant", content=text), usage, reply if self.takes_tokens else None
-        )
-
-    def stream(self, prompt: Prompt, options: Options) -> Generator[Delta, None, None]:
-        yield Delta(completion=self.complete(prompt, options))
+from .dictated import Dictated
 
 
 def begun(name: str, *, takes_tokens: bool, strict: bool = False) -> tuple[Session, Dictated]:
@@ -62,7 +35,7 @@ ENDS = {"chatml": "<|im_end|>", "qwen-style": "<|im_end|>", "llama3-style": "<|e
 @pytest.mark.parametrize("name", sorted(ENDS))
 def test_a_backend_of_tokens_keeps_what_was_generated(name: str) -> None:
     session, backend = begun(name, takes_tokens=True)
-    renderer = backend._renderer
+    renderer = backend.renderer
     for turn in range(4):
         backend.replies = [("certainly", letters(renderer, "certainly", ENDS[name]))]
         report = session.complete().report
@@ -76,7 +49,7 @@ def test_a_backend_of_tokens_keeps_what_was_generated(name: str) -> None:
 def test_a_backend_of_texts_loses_it_and_the_report_says_so(name: str) -> None:
     """The server's tokens aren't known: the next prompt re-tokenizes the reply, and the count shows it."""
     session, backend = begun(name, takes_tokens=False)
-    backend.replies = [("certainly", letters(backend._renderer, "certainly", ENDS[name])), ("no", [1])]
+    backend.replies = [("certainly", letters(backend.renderer, "certainly", ENDS[name])), ("no", [1])]
     first = session.complete().report
     session.history.user("And now?")
     second = session.complete().report
@@ -90,7 +63,7 @@ def test_a_backend_of_texts_loses_it_and_the_report_says_so(name: str) -> None:
 def test_drift_has_a_place() -> None:
     """The template trims what the model wrote: the prompt leaves what was sent inside the reply."""
     session, backend = begun("llama3-style", takes_tokens=True)
-    renderer = backend._renderer
+    renderer = backend.renderer
     backend.replies = [("  yes", letters(renderer, "  yes", "<|eot_id|>")), ("no", [1])]
     first = session.complete().report
     session.history.user("And now?")
@@ -104,7 +77,7 @@ def test_drift_has_a_place() -> None:
 
 def test_strict_sessions_stop_at_drift() -> None:
     session, backend = begun("llama3-style", takes_tokens=True, strict=True)
-    backend.replies = [("  yes", letters(backend._renderer, "  yes", "<|eot_id|>"))]
+    backend.replies = [("  yes", letters(backend.renderer, "  yes", "<|eot_id|>"))]
     session.complete()
     session.history.user("And now?")
     with pytest.raises(PrefixBroken, match=r"messages\[2\]"):
