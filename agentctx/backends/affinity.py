@@ -7,8 +7,12 @@ switches that each router needs.
 
 from __future__ import annotations
 
+import string
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import quote
+
+_IN_HEADERS = string.ascii_letters + string.digits + string.punctuation
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,10 +23,14 @@ class Affinity:
     headers: tuple[str, ...] = ()
 
     def fields(self, conversation: str | None) -> tuple[dict[str, Any], dict[str, str]]:
-        """Body fields and headers for a conversation; empty when it has no name."""
+        """Body fields and headers for a conversation; empty when it has no name.
+
+        In headers, whatever isn't a visible ASCII character is percent-encoded: a header can't carry it.
+        """
         if conversation is None:
             return {}, {}
-        return dict.fromkeys(self.body, conversation), dict.fromkeys(self.headers, conversation)
+        header = quote(conversation, safe=_IN_HEADERS, errors="surrogatepass")
+        return dict.fromkeys(self.body, conversation), dict.fromkeys(self.headers, header)
 
 
 OPENAI = Affinity(body=("prompt_cache_key",))

@@ -18,7 +18,8 @@ class Completion:
 
     ``reply_ids`` are the token ids that were generated, end token included when the server reports it;
     ``None`` when the server only gives text. ``slot`` is the llama-server slot that served the turn. ``lost``: reasons and
-    tokens that were not reused, where the server gives them (a Prediction's words). ``seconds`` and
+    tokens that were not reused, where the server gives them (a Prediction's words). ``unanswered``: how often the same request had been
+    sent before over a connection that broke without an answer; the server may have run, and cached, each of them. ``seconds`` and
     ``first_token_seconds`` are wall-clock times.
     """
 
@@ -29,6 +30,7 @@ class Completion:
     model: str | None = None
     slot: int | None = None
     lost: tuple[tuple[str, int], ...] = ()
+    unanswered: int = 0
     seconds: float | None = None
     first_token_seconds: float | None = None
 

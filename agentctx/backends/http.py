@@ -1,8 +1,14 @@
 """HTTP transports, sync and async: retries, timeouts, streaming; the adapters decide what is said.
 
-Retried: connections that could not be made, and the statuses 429, 503 and 529 (Anthropic's "overloaded"), after
-``Retry-After`` or with a growing pause; a server that asks for more than a minute is left alone. Nothing is retried once a
-reply has begun, so a turn never runs twice unseen. Errors name the address without its user and query, and no header.
+Retried: connections that could not be made or broke before the first byte of an answer, and the statuses 429, 503 and 529
+(Anthropic's "overloaded"), after ``Retry-After`` or with a growing pause; a server that asks for more than a minute is left alone.
+Nothing is retried after silence, or once an answer has begun.
+
+A connection that breaks after the request was sent says nothing of what the server did: mostly it was an idle one that the server
+was about to close, but the turn may have run, and been paid for. So that no turn runs twice unseen, ``Completion.unanswered`` counts
+these requests, and an error that ends the turn names their number; ``retries=0`` sends once.
+
+Errors name the address without its user and query, no header, and nothing of either that a server repeats.
 """
 
 from __future__ import annotations
@@ -13,68 +19,35 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterator, Mapping
 from contextlib import aclosing, asynccontextmanager, closing, contextmanager
 from dataclasses import replace
-from email.utils import parsedate_to_datetime
 from typing import Any
 
 import httpx
-from httpx_sse import EventSource, ServerSentEvent, SSEError
+from httpx_sse import EventSource, ServerSentEvent
 
 from agentctx.backends.adapter import Adapter, Call, StreamParser
 from agentctx.backends.backend import (
+    BackendError,
     BadResponse,
     Completion,
     ConnectionFailed,
     Delta,
     Options,
-    Refused,
-    StreamBroken,
-    TimedOut,
 )
-from agentctx.backends.secrecy import key_advice, secrets_in, shown, without
-from agentctx.backends.server_address import need_address
-from agentctx.errors import InputError
+from agentctx.backends.http_errors import NEVER_SENT, built, failed, refusal
+from agentctx.backends.secrecy import discreet, secrets_in, shown
+from agentctx.backends.server_address import endpoint, need_address, need_headers
+from agentctx.errors import AgentctxError, InputError
 from agentctx.rendering.prompt import Prompt
 
 _RETRIED = (429, 503, 529)
 _LONGEST_PAUSE_S = 60.0
-_EXCERPT = 300
-
-
-def _retry_after(response: httpx.Response) -> float | None:
-    """Seconds from a Retry-After header (a number or an HTTP date, RFC 9110 section 10.2.3)."""
-    value = response.headers.get("retry-after")
-    if value is None:
-        return None
-    try:
-        return max(0.0, float(value))
-    except ValueError:
-        pass
-    try:
-        return max(0.0, parsedate_to_datetime(value).timestamp() - time.time())
-    except ValueError:
-        return None
-
-
-def _pause(attempt: int, retry_after: float | None) -> float:
-    return min(_LONGEST_PAUSE_S, 0.5 * 2**attempt if retry_after is None else retry_after)
-
-
-def _refusal(response: httpx.Response, url: str, secrets: tuple[str, ...]) -> Refused:
-    """The error for a status that is not 2xx; the body must have been read. A server may repeat the key that it refuses."""
-    text = without(secrets, response.text.strip().replace("\n", " "))[:_EXCERPT]
-    return Refused(
-        f"{url} answered {response.status_code} {response.reason_phrase}: {text or 'no body'}"
-        + key_advice(response.status_code),
-        status=response.status_code,
-        retry_after=_retry_after(response),
-    )
 
 
 def _json_body(response: httpx.Response, url: str) -> Mapping[str, Any]:
     kind = response.headers.get("content-type", "").partition(";")[0].strip()
     try:
         body = response.json()
-    except ValueError:
+    except (ValueError, RecursionError):
         raise BadResponse(f"{url} answered with {kind or 'no content type'}, not with JSON") from None
     if not isinstance(body, Mapping):
         raise BadResponse(f"{url} answered with a JSON {type(body).__name__}, not an object")
@@ -87,7 +60,7 @@ def _event_data(event: ServerSentEvent, url: str) -> Mapping[str, Any] | None:
         return None
     try:
         data = json.loads(event.data)
-    except ValueError:
+    except (ValueError, RecursionError):
         raise BadResponse(f"{url} sent a malformed stream event: {event.data[:80]!r}") from None
     if not isinstance(data, Mapping):
         raise BadResponse(f"{url} sent a stream event that is no JSON object: {event.data[:80]!r}")
@@ -109,9 +82,9 @@ class _Shared:
     ) -> None:
         need_address(base_url)
         self.adapter = adapter
-        self.base_url = base_url.rstrip("/")
+        need_headers(headers or {})
+        self.base_url = endpoint(base_url, "")
         self._headers = dict(headers or {})
-        self._secrets: tuple[str, ...] = ()
         self._timeout = httpx.Timeout(timeout, connect=connect_timeout)
         self._retries = retries
 
@@ -126,44 +99,82 @@ class _Shared:
     def __repr__(self) -> str:  # headers may hold keys: they never reach a log
         return f"{type(self).__name__}({self.adapter.name}, {shown(self.base_url)})"
 
-    def _url(self, call: Call) -> str:
-        return self.base_url + call.path
 
-    def _failed(self, error: httpx.RequestError, url: str, partial: str | None) -> Exception:
+class _Exchange:
+    """One call on its way: what was sent last, and how often.
+
+    ``unanswered``: after how many requests the connection broke without a byte of an answer, and the call was sent again.
+    """
+
+    def __init__(self, backend: _Shared, client: httpx.Client | httpx.AsyncClient, call: Call) -> None:
+        need_headers(call.headers)
+        self.url = shown(endpoint(backend.base_url, call.path))
+        self.unanswered = 0
+        self._backend = backend
+        self._client = client
+        self._call = call
+        self._tries = 0
+        self._request: httpx.Request | None = None
+
+    def request(self) -> httpx.Request:
+        """The request to send now; a new one each time, with the cookies that came with a refusal."""
+        backend, call = self._backend, self._call
+        self._request = built(
+            self._client,
+            "POST",
+            endpoint(backend.base_url, call.path),
+            call.body,
+            headers={**backend._headers, **call.headers},
+            timeout=backend._timeout,
+        )
+        return self._request
+
+    def _secrets(self) -> tuple[str, ...]:
+        # What was sent, and not what was given: a client's auth and a password in the address become a header under way.
+        return () if self._request is None else secrets_in(self._request.headers, str(self._request.url))
+
+    @contextmanager
+    def errors(self) -> Iterator[None]:
+        """What passes names no secret, and says how often the turn may have run before."""
+        with discreet(self._secrets):
+            try:
+                yield
+            except BackendError as error:
+                if self.unanswered:
+                    error.args = (
+                        f"{error}; sent before and not answered: {self.unanswered} times, and the server may have run each",
+                    )
+                raise
+
+    def failed(self, error: httpx.RequestError, partial: str | None = None) -> AgentctxError:
         """The documented error for a transport error; ``partial`` is the reply so far once it had begun."""
-        detail = str(error) or type(error).__name__
-        if isinstance(error, SSEError):
-            return BadResponse(f"{url} did not answer with a stream of events: {detail}")
-        if isinstance(error, httpx.DecodingError):
-            return BadResponse(f"{url} sent a body that its content encoding does not fit: {detail}")
-        if isinstance(error, httpx.UnsupportedProtocol | httpx.TooManyRedirects):
-            return BadResponse(f"{url} is no address of an API: {detail}")
-        if isinstance(error, httpx.ConnectTimeout | httpx.ConnectError | httpx.PoolTimeout):
-            return ConnectionFailed(f"can't connect to {url}: {detail}; is the server running?")
-        if isinstance(error, httpx.TimeoutException):
-            return TimedOut(
-                f"{url} was silent for {self._timeout.read} s; raise timeout= if the turn needs longer"
-            )
-        if partial is not None:
-            return StreamBroken(
-                f"{url} broke off the reply after {len(partial)} characters: {detail}", partial=partial
-            )
-        return ConnectionFailed(f"{url} closed the connection before it answered: {detail}")
+        return failed(error, self.url, self._backend._timeout.read, partial)
 
-    def _pause_after_error(self, error: httpx.RequestError, url: str, attempt: int) -> float:
+    def pause_after_error(self, error: httpx.RequestError) -> float:
         """Seconds to wait before a request that never got an answer is made again, or the error that ends it."""
-        failure = self._failed(error, url, None)
-        if not isinstance(failure, ConnectionFailed) or attempt >= self._retries:
+        failure = self.failed(error)
+        if not isinstance(failure, ConnectionFailed) or self._tries >= self._backend._retries:
             raise failure from error
-        return _pause(attempt, None)
+        if not isinstance(error, NEVER_SENT):
+            self.unanswered += 1
+        return self._pause(None)
 
-    def _pause_after_refusal(self, response: httpx.Response, url: str, attempt: int) -> float:
+    def pause_after_refusal(self, response: httpx.Response) -> float:
         """The same for an answer with an error status; its body must have been read."""
-        refusal = _refusal(response, url, self._secrets)
-        too_long = refusal.retry_after is not None and refusal.retry_after > _LONGEST_PAUSE_S
-        if refusal.status not in _RETRIED or attempt >= self._retries or too_long:
-            raise refusal
-        return _pause(attempt, refusal.retry_after)
+        refused = refusal(response, self.url)
+        too_long = refused.retry_after is not None and refused.retry_after > _LONGEST_PAUSE_S
+        if refused.status not in _RETRIED or self._tries >= self._backend._retries or too_long:
+            raise refused
+        return self._pause(refused.retry_after)
+
+    def _pause(self, retry_after: float | None) -> float:
+        self._tries += 1
+        return min(_LONGEST_PAUSE_S, 0.5 * 2 ** (self._tries - 1) if retry_after is None else retry_after)
+
+    def finished(self, completion: Completion, started: float, first: float | None = None) -> Completion:
+        """The completion with what the transport knows of the turn; ``started`` is a time of ``perf_counter``."""
+        seconds = time.perf_counter() - started
+        return replace(completion, unanswered=self.unanswered, seconds=seconds, first_token_seconds=first)
 
 
 @contextmanager
@@ -180,10 +191,11 @@ def _understood(api: str, url: str) -> Iterator[None]:
 class _Reply:
     """The parts of a streamed reply as they arrive, and the clock beside them."""
 
-    def __init__(self, adapter: Adapter, url: str) -> None:
+    def __init__(self, adapter: Adapter, exchange: _Exchange) -> None:
         self._api = adapter.name
         self._parser: StreamParser = adapter.parser()
-        self._url = url
+        self._exchange = exchange
+        self._url = exchange.url
         self._started = time.perf_counter()
         self._first: float | None = None
         self.text = ""
@@ -202,17 +214,13 @@ class _Reply:
     def finish(self) -> Completion:
         with _understood(self._api, self._url):
             completion = self._parser.finish()
-        return replace(
-            completion,
-            seconds=time.perf_counter() - self._started,
-            first_token_seconds=self._first,
-        )
+        return self._exchange.finished(completion, self._started, self._first)
 
 
 class HttpBackend(_Shared):
     """A Backend over HTTP. Close it, or use it as a context manager.
 
-    ``timeout`` is the longest silence in seconds, ``retries`` how often a refused or unmade connection is tried again.
+    ``timeout`` is the longest silence in seconds, ``retries`` how often a refused, unmade or unanswered request is made again.
     ``client`` is an httpx client of the caller's own (its transport is used as it is).
     """
 
@@ -222,7 +230,6 @@ class HttpBackend(_Shared):
         super().__init__(adapter, base_url, **limits)
         self._client = client or httpx.Client()
         self._owned = client is None
-        self._secrets = secrets_in(self._headers, self._client.headers)
 
     def __enter__(self) -> HttpBackend:
         return self
@@ -235,56 +242,50 @@ class HttpBackend(_Shared):
             self._client.close()
 
     @contextmanager
-    def _open(self, call: Call) -> Iterator[httpx.Response]:
+    def _answer(self, exchange: _Exchange) -> Iterator[httpx.Response]:
         """The response to a call, its headers read, its status good."""
-        url = self._url(call)
-        attempt = 0
-        while True:
-            request = self._client.build_request(
-                "POST", url, json=call.body, headers={**self._headers, **call.headers}, timeout=self._timeout
-            )
-            try:
-                response = self._client.send(request, stream=True)
-                if not response.is_success:
-                    with closing(response):
-                        response.read()
-            except httpx.RequestError as error:
-                pause = self._pause_after_error(error, shown(url), attempt)
-            else:
-                if response.is_success:
-                    break
-                pause = self._pause_after_refusal(response, shown(url), attempt)
-            time.sleep(pause)
-            attempt += 1
-        with closing(response):
-            yield response
+        with exchange.errors():
+            while True:
+                try:
+                    response = self._client.send(exchange.request(), stream=True)
+                    if not response.is_success:
+                        with closing(response):
+                            response.read()
+                except httpx.RequestError as error:
+                    pause = exchange.pause_after_error(error)
+                else:
+                    if response.is_success:
+                        break
+                    pause = exchange.pause_after_refusal(response)
+                time.sleep(pause)
+            with closing(response):
+                yield response
 
     def complete(self, prompt: Prompt, options: Options) -> Completion:
-        call = self.adapter.call(prompt, options, stream=False)
-        url = shown(self._url(call))
+        exchange = _Exchange(self, self._client, self.adapter.call(prompt, options, stream=False))
         started = time.perf_counter()
-        with self._open(call) as response:
+        with self._answer(exchange) as response:
             try:
                 response.read()
             except httpx.RequestError as error:
-                raise self._failed(error, url, "") from error
-            with _understood(self.adapter.name, url):
-                completion = self.adapter.completion(_json_body(response, url))
-        return replace(completion, seconds=time.perf_counter() - started)
+                raise exchange.failed(error, "") from error
+            with _understood(self.adapter.name, exchange.url):
+                completion = self.adapter.completion(_json_body(response, exchange.url))
+        return exchange.finished(completion, started)
 
     def stream(self, prompt: Prompt, options: Options) -> Generator[Delta, None, None]:
-        call = self.adapter.call(prompt, options, stream=True)
-        url = shown(self._url(call))
-        reply = _Reply(self.adapter, url)
-        with self._open(call) as response:
+        exchange = _Exchange(self, self._client, self.adapter.call(prompt, options, stream=True))
+        reply = _Reply(self.adapter, exchange)
+        with self._answer(exchange) as response:
             try:
                 for event in EventSource(response).iter_sse():
                     text = reply.take(event)
                     if text:
                         yield Delta(text)
             except httpx.RequestError as error:
-                raise self._failed(error, url, reply.text) from error
-        yield Delta(completion=reply.finish())
+                raise exchange.failed(error, reply.text) from error
+            completion = reply.finish()
+        yield Delta(completion=completion)
 
 
 class AsyncHttpBackend(_Shared):
@@ -296,7 +297,6 @@ class AsyncHttpBackend(_Shared):
         super().__init__(adapter, base_url, **limits)
         self._client = client or httpx.AsyncClient()
         self._owned = client is None
-        self._secrets = secrets_in(self._headers, self._client.headers)
 
     async def __aenter__(self) -> AsyncHttpBackend:
         return self
@@ -309,47 +309,40 @@ class AsyncHttpBackend(_Shared):
             await self._client.aclose()
 
     @asynccontextmanager
-    async def _open(self, call: Call) -> AsyncIterator[httpx.Response]:
-        url = self._url(call)
-        attempt = 0
-        while True:
-            request = self._client.build_request(
-                "POST", url, json=call.body, headers={**self._headers, **call.headers}, timeout=self._timeout
-            )
-            try:
-                response = await self._client.send(request, stream=True)
-                if not response.is_success:
-                    async with aclosing(response):
-                        await response.aread()
-            except httpx.RequestError as error:
-                pause = self._pause_after_error(error, shown(url), attempt)
-            else:
-                if response.is_success:
-                    break
-                pause = self._pause_after_refusal(response, shown(url), attempt)
-            await asyncio.sleep(pause)
-            attempt += 1
-        async with aclosing(response):
-            yield response
+    async def _answer(self, exchange: _Exchange) -> AsyncIterator[httpx.Response]:
+        with exchange.errors():
+            while True:
+                try:
+                    response = await self._client.send(exchange.request(), stream=True)
+                    if not response.is_success:
+                        async with aclosing(response):
+                            await response.aread()
+                except httpx.RequestError as error:
+                    pause = exchange.pause_after_error(error)
+                else:
+                    if response.is_success:
+                        break
+                    pause = exchange.pause_after_refusal(response)
+                await asyncio.sleep(pause)
+            async with aclosing(response):
+                yield response
 
     async def complete(self, prompt: Prompt, options: Options) -> Completion:
-        call = self.adapter.call(prompt, options, stream=False)
-        url = shown(self._url(call))
+        exchange = _Exchange(self, self._client, self.adapter.call(prompt, options, stream=False))
         started = time.perf_counter()
-        async with self._open(call) as response:
+        async with self._answer(exchange) as response:
             try:
                 await response.aread()
             except httpx.RequestError as error:
-                raise self._failed(error, url, "") from error
-            with _understood(self.adapter.name, url):
-                completion = self.adapter.completion(_json_body(response, url))
-        return replace(completion, seconds=time.perf_counter() - started)
+                raise exchange.failed(error, "") from error
+            with _understood(self.adapter.name, exchange.url):
+                completion = self.adapter.completion(_json_body(response, exchange.url))
+        return exchange.finished(completion, started)
 
     async def stream(self, prompt: Prompt, options: Options) -> AsyncGenerator[Delta, None]:
-        call = self.adapter.call(prompt, options, stream=True)
-        url = shown(self._url(call))
-        reply = _Reply(self.adapter, url)
-        async with self._open(call) as response:
+        exchange = _Exchange(self, self._client, self.adapter.call(prompt, options, stream=True))
+        reply = _Reply(self.adapter, exchange)
+        async with self._answer(exchange) as response:
             try:
                 async with aclosing(EventSource(response).aiter_sse()) as events:
                     async for event in events:
@@ -357,5 +350,6 @@ class AsyncHttpBackend(_Shared):
                         if text:
                             yield Delta(text)
             except httpx.RequestError as error:
-                raise self._failed(error, url, reply.text) from error
-        yield Delta(completion=reply.finish())
+                raise exchange.failed(error, reply.text) from error
+            completion = reply.finish()
+        yield Delta(completion=completion)

@@ -6,7 +6,8 @@ Token ids go both ways, so what the next prompt carries is what was generated: r
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import PurePath
 from typing import Any, Self
 
@@ -15,17 +16,10 @@ import numpy as np
 
 from agentctx.backends.adapter import Call, count_or_none, need
 from agentctx.backends.affinity import NO_AFFINITY, Affinity
-from agentctx.backends.backend import (
-    BadResponse,
-    Completion,
-    ConnectionFailed,
-    Options,
-    Refused,
-    StreamBroken,
-    TimedOut,
-)
-from agentctx.backends.secrecy import key_advice, secrets_in, shown, without
-from agentctx.backends.server_address import authorization, need_address
+from agentctx.backends.backend import BadResponse, Completion, Options, Refused, StreamBroken
+from agentctx.backends.http_errors import NEVER_SENT, built, failed, refusal
+from agentctx.backends.secrecy import discreet, secrets_in, shown
+from agentctx.backends.server_address import authorization, endpoint, need_address, need_headers
 from agentctx.errors import UsageError
 from agentctx.messages import Message
 from agentctx.rendering.prompt import Prompt
@@ -126,11 +120,12 @@ class Endpoints:
     def __init__(self, base_url: str, *, api_key: str | None = None, timeout: float = 30.0) -> None:
         need_address(base_url)
         headers = authorization(api_key)
-        self.base_url = base_url.rstrip("/")
+        need_headers(headers)
+        self.base_url = endpoint(base_url, "")
         self.address = shown(self.base_url)
         """Where it is, as reports and errors may say it: without user, password and query."""
-        self._client = httpx.Client(base_url=self.base_url, headers=headers, timeout=timeout)
-        self._secrets = secrets_in(headers)
+        self._client = httpx.Client(headers=headers, timeout=timeout)
+        self._timeout = timeout
 
     def __enter__(self) -> Self:
         return self
@@ -143,25 +138,27 @@ class Endpoints:
 
     def ask(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
         """What the server answers at a path, parsed."""
-        address = self.address
-        try:
-            response = self._client.request(method, path, json=body)
-        except httpx.ConnectError as error:
-            raise ConnectionFailed(f"can't connect to {address}: {error}; is the server running?") from error
-        except httpx.TimeoutException as error:
-            raise TimedOut(f"{address}{path} was silent for too long") from error
-        except httpx.RequestError as error:
-            raise ConnectionFailed(f"{address}{path} closed the connection: {error}") from error
-        if not response.is_success:
-            raise Refused(
-                f"{address}{path} answered {response.status_code}: {without(self._secrets, response.text.strip())[:300]}"
-                + key_advice(response.status_code),
-                status=response.status_code,
-            )
-        try:
-            return response.json()
-        except ValueError:
-            raise BadResponse(f"{address}{path} did not answer with JSON") from None
+        with self._answered(method, path, body) as response:
+            try:
+                return response.json()
+            except (ValueError, RecursionError):
+                raise BadResponse(f"{self.address}{path} did not answer with JSON") from None
+
+    @contextmanager
+    def _answered(
+        self, method: str, path: str, body: Mapping[str, Any] | None = None
+    ) -> Iterator[httpx.Response]:
+        """The response at a path, read, its status good."""
+        request = built(self._client, method, endpoint(self.base_url, path), body)
+        with discreet(lambda: secrets_in(request.headers, str(request.url))):
+            try:
+                response = self._client.send(request)
+            except httpx.RequestError as error:
+                where = self.address if isinstance(error, NEVER_SENT) else self.address + path
+                raise failed(error, where, self._timeout) from error
+            if not response.is_success:
+                raise refusal(response, self.address + path)
+            yield response
 
 
 class LlamaServer(Endpoints):
@@ -183,10 +180,15 @@ class LlamaServer(Endpoints):
 
     def metrics(self) -> str:
         """``/metrics`` as Prometheus text. The server must run with ``--metrics``."""
-        response = self._client.get("/metrics")
-        if not response.is_success:
-            raise Refused("the server has no /metrics; start it with --metrics", status=response.status_code)
-        return response.text
+        try:
+            with self._answered("GET", "/metrics") as response:
+                return response.text
+        except Refused as error:
+            if error.status not in (404, 501):
+                raise
+            raise Refused(
+                f"{self.address} has no /metrics; start it with --metrics", status=error.status
+            ) from error
 
     def tokenize(self, text: str, *, add_special: bool = False, parse_special: bool = True) -> list[int]:
         """Token ids of a text, by the server's own tokenizer."""
