@@ -20,7 +20,8 @@ from agentctx.history.attachments import attachment
 from agentctx.history.events import Compaction, Event, How, Splice, ToolAdded
 from agentctx.history.journal import Journal
 from agentctx.history.legality import check_sequence
-from agentctx.history.records import State, ToolOrder, encode
+from agentctx.history.records import State, ToolOrder
+from agentctx.history.steps import Steps
 from agentctx.history.tools_zone import announcement, arranged
 from agentctx.history.zones import MessageLog
 from agentctx.messages import (
@@ -57,19 +58,19 @@ class History(Sequence[Message]):
     ) -> None:
         head = [] if system is None else [_as_message("system", system)]
         head += [_as_message("user", item) for item in pinned]
-        self._s = State(
+        state = State(
             log=MessageLog(head),
             tools=arranged(tools, tool_order),
             tool_order=tool_order,
             has_system=system is not None,
             params=params or Params(),
         )
-        self._journal: Journal | None = None
+        self._steps = Steps(state, None, self._of)
 
     @classmethod
     def _of(cls, state: State, journal: Journal | None = None) -> History:
         self = cls.__new__(cls)
-        self._s, self._journal = state, journal
+        self._steps = Steps(state, journal, cls._of)
         return self
 
     @classmethod
@@ -116,8 +117,8 @@ class History(Sequence[Message]):
 
     @params.setter
     def params(self, params: Params) -> None:
-        self._record("params", params=params)
-        self._s.params = params
+        with self._steps.step("params", params=params) as state:
+            state.params = params
 
     @property
     def messages(self) -> tuple[Message, ...]:
@@ -207,8 +208,8 @@ class History(Sequence[Message]):
         Raises ``HistoryError`` when no chat API would accept the message here.
         """
         index = self._s.log.place(message)
-        self._record("append", message=message)
-        self._s.log.insert(index, message)
+        with self._steps.step("append", message=message) as state:
+            state.log.insert(index, message)
 
     def extend(self, messages: Iterable[Message]) -> None:
         """Append messages one by one. Those before an illegal one stay."""
@@ -268,8 +269,8 @@ class History(Sequence[Message]):
             )
             raise HistoryError(problem, item=log.name(len(self) - 1))
         message = log.log[-1].model_copy(update={"tool_calls": (*log.log[-1].tool_calls, call)})
-        self._record("call", message=message)
-        log.replace_newest(message)
+        with self._steps.step("call", message=message) as state:
+            state.log.replace_newest(message)
         return call_id
 
     def tool_result(self, id: str, content: str | Iterable[Part], *, name: str | None = None) -> None:
@@ -283,8 +284,8 @@ class History(Sequence[Message]):
         message was sent already or is the model's own, the note waits for the next message.
         """
         key = f"#{len(self._s.notes)}" if key is None else key
-        self._record("note", text=text, key=key)
-        self._s.notes[key] = text
+        with self._steps.step("note", text=text, key=key) as state:
+            state.notes[key] = text
 
     # -- changing drafts -------------------------------------------------------------------------------
 
@@ -300,8 +301,8 @@ class History(Sequence[Message]):
 
     def _redraft(self, drafts: list[Message]) -> None:
         ledger = self._s.log.redraft(drafts)
-        self._record("drafts", messages=drafts)
-        self._s.log.set_drafts(drafts, ledger)
+        with self._steps.step("drafts", messages=drafts) as state:
+            state.log.set_drafts(drafts, ledger)
 
     # -- tools -----------------------------------------------------------------------------------------
 
@@ -323,8 +324,8 @@ class History(Sequence[Message]):
             )
             remedy = "use add_tool for a tool that arrives later"
             raise HistoryError("the tools were sent and can't change", item=f"tools ({odd})", remedy=remedy)
-        self._record("tools", tools=given)
-        self._s.tools = given
+        with self._steps.step("tools", tools=given) as state:
+            state.tools = given
 
     def add_tool(self, tool: Tool, how: Literal["message", "epoch"]) -> None:
         """Add a tool after the first request.
@@ -338,18 +339,16 @@ class History(Sequence[Message]):
             return
         if any(tool.name == other.name for other in known):
             raise HistoryError("another tool has this name", item=f"tools ({tool.name})")
-        self._record("add_tool", tool=tool, how=how)
-        state = self._s
-        if state.sent_tools and how == "message":
-            message = Message(role="user", content=announcement(tool))
-            state.log.insert(len(self), message)
-        else:
-            state.tools = arranged((*state.tools, tool), state.tool_order)
-            if not state.sent_tools:
-                return
-            state.epoch += 1
-            state.sent_visible = 0
-        state.events.append(ToolAdded(tool, how, len(self), state.epoch))
+        with self._steps.step("add_tool", tool=tool, how=how) as state:
+            if state.sent_tools and how == "message":
+                state.log.insert(len(state.log.log), Message(role="user", content=announcement(tool)))
+            else:
+                state.tools = arranged((*state.tools, tool), state.tool_order)
+                if not state.sent_tools:
+                    return
+                state.epoch += 1
+                state.sent_visible = 0
+            state.events.append(ToolAdded(tool, how, len(state.log.log), state.epoch))
 
     # -- turns -----------------------------------------------------------------------------------------
 
@@ -363,30 +362,30 @@ class History(Sequence[Message]):
         carries = len(self) > max(log.sealed, log.head) and log.log[-1].role != "assistant"
         if log.sealed == len(self) and not (self._s.notes and carries):
             return
-        self._record("seal")
-        if self._s.notes and carries:
-            notes = (*log.log[-1].notes, *self._s.notes.values())
-            log.replace_newest(log.log[-1].model_copy(update={"notes": notes}))
-            self._s.notes = {}
-        log.sealed = len(self)
+        with self._steps.step("seal") as state:
+            if state.notes and carries:
+                notes = (*log.log[-1].notes, *state.notes.values())
+                log.replace_newest(log.log[-1].model_copy(update={"notes": notes}))
+                state.notes = {}
+            log.sealed = len(log.log)
 
     def request(self, params: Params | None = None) -> Request:
         """The request of this turn: everything visible. From here on it counts as sent."""
         if not self.visible:
             raise HistoryError("there is no message to send", remedy="append a user message first")
         self.seal()
-        state = self._s
-        self._record("request")
-        if not state.turn_ends or state.turn_ends[-1] != self.sealed:
-            state.turn_ends.append(self.sealed)
-        state.sent_visible = len(self.visible)
-        state.sent_tools = True
+        with self._steps.step("request") as state:
+            log = state.log
+            if not state.turn_ends or state.turn_ends[-1] != log.sealed:
+                state.turn_ends.append(log.sealed)
+            state.sent_visible = len(log.visible)
+            state.sent_tools = True
         # Every part was validated when it entered; validating the whole list again each turn would make a
         # turn cost what is already there.
         return Request.model_construct(
             tools=self.tools,
             messages=self.visible,
-            pinned=self.head - state.has_system,
+            pinned=len(self.pinned),
             params=params or self.params,
         )
 
@@ -399,17 +398,16 @@ class History(Sequence[Message]):
         """
         ordered = tuple(sorted(splices, key=lambda splice: (splice.start, splice.end)))
         self.seal()
-        state = self._s
-        state.log.check_splices(ordered)
-        self._record("compact", how=how, splices=ordered, stand_in=stand_in)
-        first = ordered[0].start
-        rewrites_at = first if first < state.sent_visible else None
-        if rewrites_at is not None:
-            state.epoch += 1
-            state.sent_visible = first
-        state.log.splice(how, ordered)
-        event = Compaction(how, ordered, len(self), state.epoch, rewrites_at, stand_in)
-        state.events.append(event)
+        self._s.log.check_splices(ordered)
+        with self._steps.step("compact", how=how, splices=ordered, stand_in=stand_in) as state:
+            first = ordered[0].start
+            rewrites_at = first if first < state.sent_visible else None
+            if rewrites_at is not None:
+                state.epoch += 1
+                state.sent_visible = first
+            state.log.splice(how, ordered)
+            event = Compaction(how, ordered, len(state.log.log), state.epoch, rewrites_at, stand_in)
+            state.events.append(event)
         return event
 
     # -- keeping and sharing ---------------------------------------------------------------------------
@@ -443,15 +441,14 @@ class History(Sequence[Message]):
                 state = fresh._s
             else:
                 storage.check_same_head(state, fresh._s, str(path))
+            return cls._of(state, journal)
         except BaseException:
             journal.close()
             raise
-        return cls._of(state, journal)
 
     def close(self) -> None:
         """Close the file, if there is one. The history can be read on, not written."""
-        if self._journal is not None:
-            self._journal.close()
+        self._steps.close()
 
     def __enter__(self) -> History:
         return self
@@ -478,10 +475,9 @@ class History(Sequence[Message]):
 
     # -- inside ----------------------------------------------------------------------------------------
 
-    def _record(self, do: str, **values: object) -> None:
-        """Write a step down before it is taken, if this history is kept in a file."""
-        if self._journal is not None:
-            self._journal.write({"do": do, **{key: encode(value) for key, value in values.items()}})
+    @property
+    def _s(self) -> State:
+        return self._steps.state
 
     def _next_call_id(self) -> str:
         number = len(self)

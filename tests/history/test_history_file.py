@@ -290,7 +290,7 @@ def test_a_step_that_can_not_be_written_is_not_taken(path: Path) -> None:
     with History.open(path, "s") as history:
         history.user("kept")
         before, data = history.checkpoint(), path.read_bytes()
-        journal = history._journal
+        journal = history._steps._journal
         assert journal is not None
         file = journal._file
         journal._file = FullDisk(file, 30)  # type: ignore[assignment]
