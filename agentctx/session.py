@@ -32,8 +32,8 @@ class PrefixBroken(AgentctxError):
 
     def __init__(self, report: TurnReport) -> None:
         super().__init__(
-            f"turn {report.turn} would reprocess {report.broken} tokens that were sent before: the prefix breaks at "
-            f"{report.divergence}; send what was sent, or record a compaction"
+            f"turn {report.turn} does not extend what was sent before: the prefix breaks at {report.divergence}, and "
+            f"{report.broken} tokens would be reprocessed for it; send what was sent, or record a compaction"
         )
         self.report = report
 
@@ -43,7 +43,8 @@ class Prepared:
     """A turn that is ready to be sent. ``report`` is the turn as predicted.
 
     ``rendered`` is the request as the renderer encodes it, ``prompt`` the same with the ids that were generated kept.
-    ``epoch`` is the history's when the request was built.
+    ``rounded``: tokens that the cache's rules would reuse if it had lost nothing. ``epoch`` is the history's when the
+    request was built.
     """
 
     turn: Turn
@@ -52,6 +53,7 @@ class Prepared:
     arrival: Arrival
     prediction: Prediction
     account: Account
+    rounded: int
     report: TurnReport
     epoch: int
 
@@ -132,7 +134,7 @@ class TurnCheck:
         report = predicted_turn(
             len(self._reports) + 1, turn, prompt, account, rounded=rounded, predicted=prediction.cached
         )
-        return Prepared(turn, rendered, prompt, arrival, prediction, account, report, epoch)
+        return Prepared(turn, rendered, prompt, arrival, prediction, account, rounded, report, epoch)
 
     def observe(self, prepared: Prepared, completion: Completion) -> TurnReport:
         """Take in what the server did. Predictions of later turns build on it."""
@@ -144,7 +146,13 @@ class TurnCheck:
         self._epoch = prepared.epoch
         if self._takes_tokens:
             self._sent = Sent.of(prepared.rendered, prompt, reply_ids, self.renderer.tokenizer)
-        report = observed_turn(replace(prepared.report, reply=len(reply_ids)), served, completion)
+        report = observed_turn(
+            replace(prepared.report, reply=len(reply_ids)),
+            prepared.account,
+            served,
+            completion,
+            rounded=prepared.rounded,
+        )
         self._reports.append(report)
         return report
 
@@ -233,7 +241,7 @@ class _Checked:
         return self._turns.observe(prepared, completion)
 
     def _guarded(self, prepared: Prepared) -> Prepared:
-        if self._strict and prepared.report.broken and not prepared.turn.compacted:
+        if self._strict and prepared.account.broken and not prepared.turn.compacted:
             raise PrefixBroken(prepared.report)
         return prepared
 

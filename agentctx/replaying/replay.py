@@ -114,8 +114,6 @@ class Replay:
         rounded = self.cache.without_limits(prompt.token_ids, arrival)
         completion, generated = (None, reply_ids) if self.live is None else self._serve(self.live, prompt)
         served = self.cache.commit(prompt.token_ids, generated, arrival)
-        # What other conversations left on the server isn't counted as lost by this one.
-        rounded = min(rounded, max(account.ideal, served.cached))
         report = predicted_turn(
             len(self._turns) + 1, turn, prompt, account, rounded=rounded, predicted=served.cached
         )
@@ -127,7 +125,9 @@ class Replay:
             if self.live is not None:
                 self._read(self.live, prompt, reply_ids)
             self._ledger.commit(prompt, reply_ids, message)
-        return report if completion is None else observed_turn(report, served, completion)
+        if completion is None:
+            return report
+        return observed_turn(report, account, served, completion, rounded=rounded)
 
     def _fits(self, prompt: Prompt, reply_ids: TokenIds) -> bool:
         """Whether the server's context has room for the prompt and its reply; a note says where the replay stopped."""

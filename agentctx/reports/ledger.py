@@ -7,11 +7,15 @@ and ``reused`` = what was reused, a turn's tokens fall apart without remainder::
 
     0 ........ reused ........ rounded ........ ideal ........................ prompt
       reused    |   server      |   rounding     |  broken (old) and new items  |
+
+A server that others use too may hold more of a prompt than this conversation has sent: then ``reused`` reaches beyond
+``ideal``, and what it covers there was not paid at all.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from agentctx.caches.seen import SeenPrefixes
 from agentctx.messages import Message, Request
@@ -22,30 +26,53 @@ from agentctx.reports.turn import Divergence, TurnReport
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """Where the tokens of one prompt belong; ``new + broken + ideal = prompt``."""
+    """Where the tokens of one prompt belong; ``new + broken + ideal = total``."""
 
     new: int
     broken: int
     ideal: int
     divergence: Divergence | None
 
+    @property
+    def total(self) -> int:
+        return self.new + self.broken + self.ideal
+
+
+class Split(NamedTuple):
+    """What was not reused of a prompt, by why it had to be processed. The four add up to it."""
+
+    new: int
+    rounding: int
+    broken: int
+    server: int
+
+
+def split(account: Account, *, rounded: int, reused: int) -> Split:
+    """Split the ``account.total - reused`` tokens that were processed.
+
+    ``rounded``: tokens that the cache's rules would reuse if it had lost nothing. What it holds beyond ``ideal`` others have
+    put there: its loss is none of this conversation's, and where it was reused, tokens that were sent before come first.
+    """
+    rounded = min(rounded, account.ideal)
+    beyond = max(0, reused - account.ideal)
+    return Split(
+        new=account.new - max(0, beyond - account.broken),
+        rounding=max(0, account.ideal - max(rounded, reused)),
+        broken=max(0, account.broken - beyond),
+        server=max(0, rounded - reused),
+    )
+
 
 def predicted_turn(
     number: int, turn: Turn, prompt: Prompt, account: Account, *, rounded: int, predicted: int
 ) -> TurnReport:
-    """The report of a turn that is not observed yet.
-
-    ``rounded``: tokens that the cache's rules would reuse if it had lost nothing; ``predicted``: what it will reuse.
-    """
+    """The report of a turn that is not observed yet. ``rounded`` as of :func:`split`; ``predicted``: what will be reused."""
     return TurnReport(
         turn=number,
         prompt=len(prompt),
         predicted=predicted,
         cached=None,
-        new=account.new,
-        rounding=max(0, account.ideal - rounded),
-        broken=account.broken,
-        server=max(0, rounded - predicted),
+        **split(account, rounded=rounded, reused=predicted)._asdict(),
         dropped=sum(item.tokens for item in turn.dropped),
         compacted=turn.compacted,
         exact=prompt.exact,

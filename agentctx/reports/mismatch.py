@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from agentctx.backends.backend import Completion
 from agentctx.caches.model import Prediction
+from agentctx.reports.ledger import Account, split
 from agentctx.reports.turn import TurnReport
 
 NOT_REPORTED = "not-reported"
@@ -13,14 +14,22 @@ SLOT_TAKEN = "slot-taken"
 UNEXPLAINED = "unexplained"
 
 
-def observed_turn(report: TurnReport, predicted: Prediction, completion: Completion) -> TurnReport:
-    """A predicted turn's report with what the server did. What it reused less than its rules allow is the server's doing."""
+def observed_turn(
+    report: TurnReport, account: Account, predicted: Prediction, completion: Completion, *, rounded: int
+) -> TurnReport:
+    """A predicted turn's report with what the server did. What it reused less than its rules allow is the server's doing.
+
+    ``account`` and ``rounded`` are those that ``report`` was made of.
+    """
     cached = completion.usage.cached
-    cause = mismatch(predicted, completion)
-    if cached is None:
-        return replace(report, mismatch=cause)
-    rounded = report.predicted + report.server
-    return replace(report, cached=cached, server=max(0, rounded - cached), mismatch=cause)
+    reused = predicted.cached if cached is None else cached
+    return replace(
+        report,
+        predicted=predicted.cached,
+        cached=cached,
+        **split(account, rounded=rounded, reused=reused)._asdict(),
+        mismatch=mismatch(predicted, completion),
+    )
 
 
 def mismatch(predicted: Prediction, completion: Completion) -> str | None:
