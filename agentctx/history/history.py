@@ -397,8 +397,9 @@ class History(Sequence[Message]):
         one, or leaves an illegal sequence.
         """
         ordered = tuple(sorted(splices, key=lambda splice: (splice.start, splice.end)))
-        self.seal()
+        self._s.log.check_complete()
         self._s.log.check_splices(ordered)
+        self.seal()
         with self._steps.step("compact", how=how, splices=ordered, stand_in=stand_in) as state:
             first = ordered[0].start
             rewrites_at = first if first < state.sent_visible else None
@@ -427,7 +428,7 @@ class History(Sequence[Message]):
         """A history that is kept in a file: a new one, or the one that the file holds, exactly as it was.
 
         For a file that exists, ``system``, ``tools`` and ``pinned`` may be left out; given, they must be what
-        the file holds. With ``fsync`` every step is on the disk before it returns.
+        the file holds, and its order of tools stays. ``params``, if given, hold from here on. With ``fsync`` every step is on the disk before it returns.
 
         Raises ``HistoryError`` when another writer has the file or it holds another head, ``InputError`` naming the
         line when it is damaged. A torn last line is cut off with a ``TornLineWarning``.
@@ -441,7 +442,10 @@ class History(Sequence[Message]):
                 state = fresh._s
             else:
                 storage.check_same_head(state, fresh._s, str(path))
-            return cls._of(state, journal)
+            self = cls._of(state, journal)
+            if params is not None and params != self.params:
+                self.params = params
+            return self
         except BaseException:
             journal.close()
             raise

@@ -85,10 +85,10 @@ class EditingPolicy(ABC):
             except StopIteration as done:
                 return _answer_of(done)
             answer = _asked(plan, task)
-            if not isinstance(answer, str | Exception):
+            if isinstance(answer, Awaitable):
                 _discard(answer)
                 raise UsageError("the summarizer is asynchronous: await policy.aturn(...) instead of turn")
-            reply = answer
+            reply = _reply_of(answer)
 
     async def aturn(self, history: History, count: CountTokens) -> Turn:
         """``turn`` for asynchronous callers: a summarizer may be a function or a coroutine function."""
@@ -100,7 +100,7 @@ class EditingPolicy(ABC):
             except StopIteration as done:
                 return _answer_of(done)
             answer = _asked(plan, task)
-            reply = answer if isinstance(answer, str | Exception) else await _awaited(answer)
+            reply = _reply_of(await _awaited(answer) if isinstance(answer, Awaitable) else answer)
 
     def _steps(self, history: History, count: CountTokens) -> _Steps:
         """A turn, which waits wherever a summarizer is to be asked and goes on with its reply."""
@@ -155,14 +155,21 @@ def _answer_of(done: StopIteration) -> Turn:
     return turn
 
 
-def _asked(plan: SummaryPlan, task: SummaryTask) -> _Reply | Awaitable[str]:
+def _asked(plan: SummaryPlan, task: SummaryTask) -> object:
+    """What the caller's summarizer returns, or the error that it raises."""
     try:
         return plan.summarizer(task)
     except Exception as error:
         return error
 
 
-async def _awaited(answer: Awaitable[str]) -> _Reply:
+def _reply_of(answer: object) -> _Reply:
+    if isinstance(answer, str | Exception):
+        return answer
+    return TypeError(f"it returned {type(answer).__name__}, not a text")
+
+
+async def _awaited(answer: Awaitable[object]) -> object:
     try:
         return await answer
     except Exception as error:
@@ -206,6 +213,6 @@ def _paid_again(history: History, counts: TokenCounts, start: int) -> int:
     return sum(counts.message(visible[i]) for i in range(start, len(visible)) if origins[i] < sent)
 
 
-def _discard(answer: Awaitable[str]) -> None:
+def _discard(answer: Awaitable[object]) -> None:
     if inspect.iscoroutine(answer):
         answer.close()

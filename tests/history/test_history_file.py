@@ -225,6 +225,21 @@ def test_the_head_given_must_be_the_files(filled: Path) -> None:
     History.open(filled).close()
 
 
+def test_the_parameters_given_hold_from_here_on(filled: Path) -> None:
+    with History.open(filled) as history:
+        kept, left = history.params, history.checkpoint()
+    lines = filled.read_bytes()
+    with History.open(filled, params=kept) as history:
+        assert history.checkpoint() == left
+        assert filled.read_bytes() == lines, "the same parameters are no step"
+    with History.open(filled, params=Params(model="m-2")) as history:
+        assert history.params == Params(model="m-2")
+    with History.open(filled) as history:
+        assert history.params == Params(model="m-2")
+        history.user("go on")
+        assert history.request().params == Params(model="m-2")
+
+
 def test_nothing_is_written_twice(path: Path) -> None:
     with History.open(path, "s") as history:
         history.user("x")

@@ -256,6 +256,10 @@ def silent(task: SummaryTask) -> str:
     return " \n"
 
 
+def textless(task: SummaryTask) -> None:
+    return None
+
+
 def wordy(task: SummaryTask) -> str:
     return text_of(5000, "w")
 
@@ -265,6 +269,7 @@ def wordy(task: SummaryTask) -> str:
     [
         (broken, "the summarizer failed: RuntimeError: model overloaded"),
         (silent, "the summarizer answered nothing"),
+        (textless, "the summarizer failed: TypeError: it returned NoneType, not a text"),
         (wordy, "the summary is no shorter than the"),
     ],
 )
@@ -291,6 +296,9 @@ async def test_summarizers_may_be_asynchronous() -> None:
         await asyncio.sleep(0)
         raise TimeoutError("no answer")
 
+    async def forget(task: SummaryTask) -> None:
+        await asyncio.sleep(0)
+
     history, _ = replay(AppendOnly(), 5)
     policy = SummarizeAtBudget(300, 120, 30, summarizer=summarize)
     before = history.checkpoint()
@@ -299,6 +307,10 @@ async def test_summarizers_may_be_asynchronous() -> None:
     assert history.checkpoint() == before
     failed = await SummarizeAtBudget(300, 120, 30, summarizer=fail).aturn(history, words)
     assert failed.problem == "the summarizer failed: TimeoutError: no answer"
+    for no_text in (forget, textless):
+        wrong = SummarizeAtBudget(300, 120, 30, summarizer=no_text)  # type: ignore[arg-type]
+        answer = await wrong.aturn(history, words)
+        assert answer.problem == "the summarizer failed: TypeError: it returned NoneType, not a text"
     turn = await policy.aturn(history, words)
     assert turn.request.messages[3].text == "what happened so far"
     assert not turn.stand_in
