@@ -9,11 +9,14 @@ from typing import Any
 from agentctx.backends.adapter import Call, need
 from agentctx.backends.affinity import OPENAI, Affinity
 from agentctx.backends.backend import BadResponse, Completion, Options, StreamBroken
+from agentctx.backends.streamed_fields import StreamedFields, joined_lists
 from agentctx.interchange import openai_chat
+from agentctx.interchange.wire import without
 from agentctx.rendering.prompt import Prompt
 from agentctx.usage import Usage, usage_from_response
 
 _API = "chat completions"
+_NO_FIELDS = ("role", "index")  # of a delta: known before, and its place in the stream
 
 
 def _completion(message: Mapping[str, Any], body: Mapping[str, Any], finish: Any) -> Completion:
@@ -25,13 +28,74 @@ def _completion(message: Mapping[str, Any], body: Mapping[str, Any], finish: Any
     )
 
 
+class _Calls:
+    """Tool calls from their pieces, which say by an index or by their place which call they belong to."""
+
+    def __init__(self) -> None:
+        self._calls: list[tuple[int, StreamedFields]] = []
+        self._open: dict[int, int] = {}
+        self._ids: list[str] = []
+
+    def __bool__(self) -> bool:
+        return bool(self._calls)
+
+    def add(self, piece: Mapping[str, Any]) -> None:
+        index, identity = piece.get("index"), piece.get("id") or ""
+        if type(index) is not int:
+            index = self._calls[-1][0] if self._calls else 0
+        at = self._open.get(index)
+        if at is None or self._is_another(piece, self._ids[at]):
+            self._open[index] = at = len(self._calls)
+            self._calls.append((index, StreamedFields()))
+            self._ids.append(identity)
+        self._ids[at] = identity or self._ids[at]
+        self._calls[at][1].add(without(piece, "index"))
+
+    @staticmethod
+    def _is_another(piece: Mapping[str, Any], known: str) -> bool:
+        """Some servers send each call whole and all under one index. A call begins with its name."""
+        inner = piece.get("function") or piece.get("custom") or {}
+        return bool(known and piece.get("id") and piece["id"] != known and inner.get("name"))
+
+    def whole(self) -> list[dict[str, Any]]:
+        return [_call(fields) for _, fields in sorted(self._calls, key=lambda call: call[0])]
+
+
+def _call(fields: StreamedFields) -> dict[str, Any]:
+    call = _said(fields.whole())
+    kind, text = ("custom", "input") if "custom" in call else ("function", "arguments")
+    inner = _said(call.get(kind) or {})
+    call[kind] = inner if {"name", text} <= inner.keys() else {"name": "", text: "", **inner}
+    return call if {"id", "type"} <= call.keys() else {"id": "", "type": kind, **call}
+
+
+def _said(fields: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in fields.items() if value is not None}
+
+
+def _text_of(content: Any) -> str:
+    """What a piece of a content adds to the text: it is a string, or a list of parts."""
+    if not isinstance(content, list):
+        return content or ""
+    return "".join(part["text"] for part in content if part.get("type") == "text")
+
+
+def _content(pieces: list[Any]) -> str | list[Any]:
+    if not any(isinstance(piece, list) for piece in pieces):
+        return "".join(pieces)
+    return joined_lists(
+        [piece if isinstance(piece, list) else [{"type": "text", "text": piece}] for piece in pieces]
+    )
+
+
 class _Parser:
-    """Joins the deltas of choice 0: text, reasoning, tool calls by their index; usage comes in a chunk of its own."""
+    """Joins the deltas of choice 0, fields without a name here included; usage comes in a chunk of its own."""
 
     def __init__(self) -> None:
         self._text: list[str] = []
-        self._reasoning: dict[str, list[str]] = {}
-        self._calls: dict[int, dict[str, Any]] = {}
+        self._content: list[Any] = []
+        self._fields = StreamedFields()
+        self._calls = _Calls()
         self._finish: str | None = None
         self._body: dict[str, Any] = {}
 
@@ -52,24 +116,18 @@ class _Parser:
         choice = need(data, "choices.0", dict, _API)
         self._finish = choice.get("finish_reason") or self._finish
         delta = choice.get("delta") or {}
-        for key in ("reasoning_content", "reasoning"):
-            if isinstance(delta.get(key), str):
-                self._reasoning.setdefault(key, []).append(delta[key])
-        for piece in delta.get("tool_calls") or ():
-            self._take_call(piece)
-        text = delta.get("content") or ""
-        self._text.append(text)
-        return str(text)
-
-    def _take_call(self, piece: Mapping[str, Any]) -> None:
-        index = piece.get("index", len(self._calls))
-        call = self._calls.setdefault(
-            index, {"id": "", "type": "function", "function": {"name": "", "arguments": ""}}
+        # Content and calls have their own rules; what they leave here is their place among the fields.
+        places = {key: None for key in ("content", "tool_calls") if key in delta}
+        self._fields.add(
+            {key: places.get(key, value) for key, value in delta.items() if key not in _NO_FIELDS}
         )
-        call["id"] = piece.get("id") or call["id"]
-        function = piece.get("function") or {}
-        call["function"]["name"] += function.get("name") or ""
-        call["function"]["arguments"] += function.get("arguments") or ""
+        for piece in delta.get("tool_calls") or ():
+            self._calls.add(piece)
+        text = _text_of(delta.get("content"))
+        if delta.get("content"):
+            self._content.append(delta["content"])
+        self._text.append(text)
+        return text
 
     def finish(self) -> Completion:
         text = "".join(self._text)
@@ -77,12 +135,17 @@ class _Parser:
             raise StreamBroken(
                 f"the stream ended after {len(text)} characters, before the reply did", partial=text
             )
-        message: dict[str, Any] = {"content": text or (None if self._calls else "")}
-        for key, pieces in self._reasoning.items():
-            message[key] = "".join(pieces)
-        if self._calls:
-            message["tool_calls"] = [self._calls[index] for index in sorted(self._calls)]
-        return _completion(message, self._body, self._finish)
+        return _completion(self._message(), self._body, self._finish)
+
+    def _message(self) -> dict[str, Any]:
+        """The message as it would have come whole. Fields that only were null are left out: some APIs refuse their own."""
+        fields = self._fields.whole()
+        message = {"content": None, **fields} if "content" not in fields else fields
+        calls = self._calls.whole()
+        nothing = None if calls or message.get("refusal") else ""
+        known = {"content": _content(self._content) or nothing, "tool_calls": calls or None}
+        message = {key: known.get(key, value) for key, value in message.items()}
+        return {key: value for key, value in message.items() if key == "content" or value is not None}
 
 
 @dataclass(frozen=True, slots=True)

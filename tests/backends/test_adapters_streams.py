@@ -1,0 +1,368 @@
+"""A streamed reply and the same reply whole are one Message, and later requests carry it as it came, fields without a name included."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any
+
+import httpx
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from agentctx.backends.adapter import Adapter
+from agentctx.backends.backend import Completion, Options
+from agentctx.backends.http import HttpBackend
+from agentctx.backends.openai_chat import OpenAIChat
+from agentctx.caches.registry import parse_cache
+from agentctx.history import History
+from agentctx.interchange import openai_chat
+from agentctx.messages import canonical_json
+from agentctx.rendering import load_renderer
+from agentctx.session import Session, SessionParts
+
+RENDERER = load_renderer("chatml")
+Json = dict[str, Any]
+texts = st.text(st.characters(codec="utf-8"), min_size=1, max_size=6)
+plain = st.recursive(
+    st.booleans() | st.integers(-5, 5) | texts | st.none(),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(texts, inner, max_size=2),
+    max_leaves=4,
+)
+
+
+def streamed(adapter: Adapter, events: list[Json]) -> Completion:
+    parser = adapter.parser()
+    for event in events:
+        parser.feed(str(event.get("type", "")), event)
+    return parser.finish()
+
+
+def cut(draw: Any, text: str) -> list[str]:
+    """The text in pieces, some of them empty."""
+    ends = sorted(draw(st.lists(st.integers(0, len(text)), max_size=3)))
+    return [text[start:end] for start, end in zip([0, *ends], [*ends, len(text)], strict=True)]
+
+
+# -- chat completions ------------------------------------------------------------------------------------
+
+parts = st.lists(st.sampled_from(["text", "thinking"]), min_size=1, max_size=3).map(
+    lambda kinds: [kind for at, kind in enumerate(kinds) if kinds[at - 1 : at] != [kind]]
+)
+detail = st.fixed_dictionaries(
+    {"type": st.sampled_from(["reasoning.text", "reasoning.summary", "reasoning.encrypted"]), "text": texts},
+    optional={"signature": texts, "id": st.none() | texts, "format": texts},
+)
+
+
+@st.composite
+def chat_messages(draw: Any) -> Json:
+    """A reply as it comes whole, its fields in any order: those that have a name here, and those that vendors add."""
+    calls = [
+        draw(
+            st.permutations(
+                [
+                    ("id", f"call-{at}"),
+                    ("type", "function"),
+                    ("function", {"name": draw(texts), "arguments": draw(texts)}),
+                    *(
+                        [("extra_content", {"google": {"thought_signature": draw(texts)}})]
+                        if draw(st.booleans())
+                        else []
+                    ),
+                ]
+            ).map(dict)
+        )
+        for at in range(draw(st.integers(0, 3)))
+    ]
+    fields: Json = draw(
+        st.fixed_dictionaries(
+            {},
+            optional={
+                "reasoning_content": texts,
+                "refusal": texts,
+                "extra_content": st.fixed_dictionaries(
+                    {"google": st.fixed_dictionaries({"thought_signature": texts})}
+                ),
+                "annotations": st.lists(
+                    st.fixed_dictionaries({"type": st.just("url_citation"), "at": plain}), max_size=2
+                ),
+                "x-vendor": st.dictionaries(texts, plain, max_size=2),
+            },
+        )
+    )
+    if details := draw(st.lists(detail, max_size=3)):
+        fields["reasoning_details"] = [{**one, "index": at} for at, one in enumerate(details)]
+    if calls:
+        fields["tool_calls"] = calls
+    kinds = draw(parts)
+    many = [
+        {"type": kind, kind: draw(texts) if kind == "text" else [{"type": "text", "text": draw(texts)}]}
+        for kind in kinds
+    ]
+    nothing = None if calls or "refusal" in fields else ""
+    fields["content"] = draw(st.sampled_from([draw(texts), many, nothing]))
+    return {"role": "assistant", **dict(draw(st.permutations(list(fields.items()))))}
+
+
+def call_pieces(draw: Any, calls: list[Json]) -> list[Json]:
+    """The calls in fragments by their index; or each whole under index 0, under none, or with a null index."""
+    manner = draw(st.sampled_from([{"index": 0}, {}, {"index": None}, "fragments", "fragments"]))
+    if manner != "fragments":
+        return [{**manner, **call} for call in calls]
+    found = []
+    for at, call in enumerate(calls):
+        first, *rest = cut(draw, call["function"]["arguments"])
+        found.append({"index": at, **call, "function": {**call["function"], "arguments": first}})
+        found += [{"index": at, "function": {"arguments": piece}} for piece in rest]
+    return found
+
+
+def detail_pieces(draw: Any, one: Json) -> list[Json]:
+    """One part or detail: its text grows, the signature comes with the last piece, all else with each."""
+    grows = next(key for key in ("text", "thinking") if key in one)
+    text = one[grows] if isinstance(one[grows], str) else one[grows][0]["text"]
+    pieces = cut(draw, text) if "encrypted" not in one["type"] else [text]
+    found: list[Json] = []
+    for at, piece in enumerate(pieces):
+        own = {**one, grows: piece if grows == "text" else [{"type": "text", "text": piece}]}
+        if "signature" in own and at < len(pieces) - 1:
+            own["signature"] = None
+        found.append(own)
+    return found
+
+
+def chat_deltas(draw: Any, message: Json) -> list[Json]:
+    deltas: list[Json] = [{"role": "assistant"}] if draw(st.booleans()) else []
+    for key, value in message.items():
+        if key == "role":
+            continue
+        if key == "tool_calls":
+            deltas += [{key: [piece]} for piece in call_pieces(draw, value)]
+        elif isinstance(value, str):
+            deltas += [{key: piece} for piece in cut(draw, value)]
+        elif key in ("reasoning_details", "content") and value:
+            for one in value:
+                plain_text = len(value) > 1 and one["type"] == "text" and draw(st.booleans())
+                deltas += [
+                    {key: piece["text"] if plain_text else [piece]} for piece in detail_pieces(draw, one)
+                ]
+        elif key == "x-vendor" and value:
+            deltas += [{key: {name: inner}} for name, inner in value.items()]
+        else:
+            deltas.append({key: value})
+    return [
+        {**delta, **draw(st.sampled_from([{}, {"tool_call_id": None}, {"role": "assistant"}]))}
+        for delta in deltas
+    ]
+
+
+def chat_events(deltas: list[Json], finish: str = "stop") -> list[Json]:
+    choices = [{"index": 0, "delta": delta, "finish_reason": None} for delta in deltas]
+    return [
+        {"model": "m", "choices": [choice]}
+        for choice in [*choices, {"index": 0, "delta": {}, "finish_reason": finish}]
+    ]
+
+
+def chat_body(message: Json, finish: str = "stop") -> Json:
+    return {"model": "m", "choices": [{"index": 0, "message": message, "finish_reason": finish}]}
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.data())
+def test_a_chat_reply_is_the_same_streamed_and_whole(data: st.DataObject) -> None:
+    message = data.draw(chat_messages())
+    deltas = chat_deltas(data.draw, message)
+    found = streamed(OpenAIChat(), chat_events(deltas))
+    assert found == OpenAIChat().completion(chat_body(message))
+    assert canonical_json(openai_chat.write_message(found.message)) == canonical_json(message)
+
+
+CALL: Json = {"id": "a", "type": "function", "function": {"name": "f", "arguments": '{"x":1}'}}
+OTHER: Json = {"id": "b", "type": "function", "function": {"name": "g", "arguments": '{"y":2}'}}
+SIGNED = {"extra_content": {"google": {"thought_signature": "SIG"}}}
+CHAT: dict[str, tuple[list[Json], Json]] = {
+    "parallel calls, each whole, all at index 0": (
+        [{"tool_calls": [{"index": 0, **CALL}]}, {"tool_calls": [{"index": 0, **OTHER}]}],
+        {"content": None, "tool_calls": [CALL, OTHER]},
+    ),
+    "parallel calls in one delta": (
+        [{"content": None, "tool_calls": [{"index": 0, **CALL}, {"index": 0, **OTHER}]}],
+        {"content": None, "tool_calls": [CALL, OTHER]},
+    ),
+    "calls whose index is null": (
+        [{"tool_calls": [{"index": None, **CALL}]}, {"tool_calls": [{"index": None, **OTHER}]}],
+        {"content": None, "tool_calls": [CALL, OTHER]},
+    ),
+    "fragments without an index": (
+        [
+            {"tool_calls": [{**CALL, "function": {"name": "f", "arguments": '{"x"'}}]},
+            {"tool_calls": [{"function": {"arguments": ":1}"}}]},
+        ],
+        {"content": None, "tool_calls": [CALL]},
+    ),
+    "an id in every fragment": (
+        [
+            {"tool_calls": [{"index": 0, **CALL, "function": {"name": "f", "arguments": '{"x"'}}]},
+            {"tool_calls": [{"index": 0, "id": "a", "function": {"name": None, "arguments": ":1}"}}]},
+        ],
+        {"content": None, "tool_calls": [CALL]},
+    ),
+    "two calls whose fragments alternate": (
+        [
+            {"tool_calls": [{"index": 1, **OTHER, "function": {"name": "g", "arguments": ""}}]},
+            {"tool_calls": [{"index": 0, **CALL, "function": {"name": "f", "arguments": '{"x"'}}]},
+            {"tool_calls": [{"index": 1, "function": {"arguments": '{"y":2}'}}]},
+            {"tool_calls": [{"index": 0, "function": {"arguments": ":1}"}}]},
+        ],
+        {"content": None, "tool_calls": [CALL, OTHER]},
+    ),
+    "Gemini's thought signature on a call": (
+        [{"tool_calls": [{"index": 0, **SIGNED, **CALL}]}, {"tool_calls": [{"index": 0, **OTHER}]}],
+        {"content": None, "tool_calls": [{**SIGNED, **CALL}, OTHER]},
+    ),
+    "Gemini's thought signature on a text": (
+        [{"content": "yes"}, {"content": "", **SIGNED}],
+        {"content": "yes", **SIGNED},
+    ),
+    "a custom tool's call": (
+        [
+            {"tool_calls": [{"index": 0, "id": "a", "type": "custom", "custom": {"name": "patch", "input": "*** "}}]},
+            {"tool_calls": [{"index": 0, "custom": {"input": "Begin"}}]},
+        ],
+        {"content": None, "tool_calls": [{"id": "a", "type": "custom", "custom": {"name": "patch", "input": "*** Begin"}}]},
+    ),
+    "a refusal": (
+        [{"content": None, "refusal": None}, {"refusal": "I "}, {"refusal": "can't"}],
+        {"content": None, "refusal": "I can't"},
+    ),
+    "OpenRouter's reasoning details": (
+        [
+            {"content": "", "reasoning": "h", "reasoning_details": [{"type": "reasoning.text", "text": "h", "index": 0}]},
+            {"content": "", "reasoning": "m", "reasoning_details": [{"type": "reasoning.text", "text": "m", "index": 0}]},
+            {"content": "", "reasoning_details": [{"type": "reasoning.text", "signature": "S", "index": 0}]},
+            {"content": "", "reasoning_details": [{"type": "reasoning.encrypted", "data": "D", "index": 1}]},
+            {"content": "yes"},
+        ],
+        {
+            "content": "yes",
+            "reasoning": "hm",
+            "reasoning_details": [
+                {"type": "reasoning.text", "text": "hm", "index": 0, "signature": "S"},
+                {"type": "reasoning.encrypted", "data": "D", "index": 1},
+            ],
+        },
+    ),
+    "Mistral's thinking": (
+        [
+            {"content": ""},
+            {"content": [{"type": "thinking", "thinking": [{"type": "text", "text": "h"}]}]},
+            {"content": [{"type": "thinking", "thinking": [{"type": "text", "text": "m"}]}]},
+            {"content": [{"type": "text", "text": ""}], "index": 0, "tool_call_id": None},
+            {"content": "yes"},
+            {"content": " sir"},
+        ],
+        {
+            "content": [
+                {"type": "thinking", "thinking": [{"type": "text", "text": "hm"}]},
+                {"type": "text", "text": "yes sir"},
+            ]
+        },
+    ),
+    "DeepSeek's thinking": (
+        [
+            {"content": None, "reasoning_content": ""},
+            {"content": None, "reasoning_content": "hm"},
+            {"content": "yes", "reasoning_content": None},
+        ],
+        {"content": "yes", "reasoning_content": "hm"},
+    ),
+    "images": (
+        [{"content": "", "images": [{"type": "image_url", "n": 1}]}, {"images": [{"type": "image_url", "n": 1}]}],
+        {"content": "", "images": [{"type": "image_url", "n": 1}, {"type": "image_url", "n": 1}]},
+    ),
+    "thoughts that signatures close": (
+        [
+            {"content": "", "thinking_blocks": [{"type": "thinking", "thinking": "a"}]},
+            {"thinking_blocks": [{"type": "thinking", "thinking": "", "signature": "A"}]},
+            {"thinking_blocks": [{"type": "thinking", "thinking": "b"}]},
+            {"thinking_blocks": [{"type": "thinking", "thinking": "", "signature": "B"}]},
+        ],
+        {
+            "content": "",
+            "thinking_blocks": [
+                {"type": "thinking", "thinking": "a", "signature": "A"},
+                {"type": "thinking", "thinking": "b", "signature": "B"},
+            ],
+        },
+    ),
+    "nothing at all": ([{"content": ""}, {"tool_calls": []}, {"tool_calls": None}], {"content": ""}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", list(CHAT))
+def test_chat_streams_as_vendors_send_them(name: str) -> None:
+    deltas, message = CHAT[name]
+    message = {"role": "assistant", **message}
+    deltas = [{"role": "assistant", **deltas[0]}, *deltas[1:]]
+    found = streamed(OpenAIChat(), chat_events(deltas))
+    assert found == OpenAIChat().completion(chat_body(message))
+    assert canonical_json(openai_chat.write_message(found.message)) == canonical_json(message)
+
+
+# -- what later requests carry ---------------------------------------------------------------------------
+
+
+def sse(events: list[Json]) -> httpx.Response:
+    lines = [f"event: {event.get('type', 'message')}\ndata: {json.dumps(event)}\n\n" for event in events]
+    return httpx.Response(200, text="".join(lines), headers={"content-type": "text/event-stream"})
+
+
+def sent_after(make: Callable[[], Adapter], answers: list[httpx.Response], *, stream: bool) -> list[Json]:
+    """The bodies of a session's requests: the first reply is the one in question, each call is answered, and so on."""
+    sent: list[Json] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        sent.append(json.loads(request.content))
+        return answers[len(sent) - 1]
+
+    with (
+        httpx.Client(transport=httpx.MockTransport(answer)) as client,
+        HttpBackend(make(), "http://server/v1", client=client) as backend,
+    ):
+        history = History("You are an agent.")
+        session = Session(SessionParts(history, RENDERER, parse_cache("paged:16"), strict=True), backend)
+        history.user("Go.")
+        for _ in answers:
+            if stream:
+                list(session.stream(Options()))
+            else:
+                session.complete(Options())
+            for call in history.open_calls:
+                history.tool_result(call, "done")
+            history.user("Go on.")
+    return sent
+
+
+def assert_carried(bodies: list[Json], key: str, reply: list[Json]) -> None:
+    """Every request begins with the one before, and behind the first one stands the reply as it came."""
+    items = [[canonical_json(item) for item in body[key]] for body in bodies]
+    for before, after in pairwise(items):
+        assert after[: len(before)] == before
+    first = len(items[0])
+    assert items[1][first : first + len(reply)] == [canonical_json(item) for item in reply]
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+@pytest.mark.parametrize("name", list(CHAT))
+def test_a_chat_reply_goes_out_again_as_it_came(name: str, stream: bool) -> None:
+    deltas, message = CHAT[name]
+    message = {"role": "assistant", **message}
+    bodies = [chat_body(message), *[chat_body({"role": "assistant", "content": "ok"})] * 2]
+    answers = [httpx.Response(200, json=body) for body in bodies]
+    if stream:
+        answers = [sse(chat_events(deltas)), *[sse(chat_events([{"content": "ok"}]))] * 2]
+    assert_carried(sent_after(OpenAIChat, answers, stream=stream), "messages", [message])
