@@ -130,8 +130,11 @@ class _Exchange:
         return self._request
 
     def _secrets(self) -> tuple[str, ...]:
-        # What was sent, and not what was given: a client's auth and a password in the address become a header under way.
-        return () if self._request is None else secrets_in(self._request.headers, str(self._request.url))
+        given = secrets_in(self._backend._headers)
+        if self._request is None:
+            return given
+        # A client's own headers, its auth and a password in the address are headers of what was sent.
+        return given + secrets_in(self._request.headers, str(self._request.url))
 
     @contextmanager
     def errors(self) -> Iterator[None]:

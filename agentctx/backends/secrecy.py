@@ -65,11 +65,15 @@ def _of_header(name: str, value: str) -> set[str]:
 
 def _of_basic(credential: str) -> set[str]:
     try:
-        pair = base64.b64decode(credential).decode()
+        user, _, password = base64.b64decode(credential).decode().partition(":")
     except ValueError:
         return set()
-    user, _, password = pair.partition(":")
-    return {pair.strip(":"), password} | ({user} if len(user) >= _LONG else set())
+    return _of_pair(user, password)
+
+
+def _of_pair(user: str, password: str) -> set[str]:
+    """A name alone is a key; a short one beside a password is none."""
+    return {password, user} if len(user) >= _LONG or not password else {password}
 
 
 def _of_address(url: str) -> set[str]:
@@ -77,9 +81,9 @@ def _of_address(url: str) -> set[str]:
     found: set[str] = set()
     if "@" in parts.netloc:
         user, _, password = parts.netloc.rpartition("@")[0].partition(":")
-        plain = f"{unquote(user)}:{unquote(password)}"
-        header = base64.b64encode(plain.encode()).decode()
-        found |= {password, unquote(password), header} | _of_basic(header)
+        plain = (unquote(user), unquote(password))
+        header = base64.b64encode(":".join(plain).encode()).decode()
+        found |= {header} | _of_pair(user, password) | _of_pair(*plain)
     for pair in parts.query.split("&"):
         name, _, value = pair.partition("=")
         found |= _when_telling(name, value) | _when_telling(name, unquote_plus(value))

@@ -23,6 +23,7 @@ class Connection:
 
     def __init__(self, raw: socket.socket) -> None:
         self.raw = raw
+        self.target = ""
         self.body: dict[str, Any] = {}
         self.headers: dict[str, str] = {}
 
@@ -35,13 +36,14 @@ class Connection:
                 return False
             data += piece
         head, _, body = data.partition(b"\r\n\r\n")
-        lines = head.decode().split("\r\n")[1:]
+        first, *lines = head.decode().split("\r\n")
+        self.target = first.split(" ")[1]
         self.headers = {
             name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)
         }
         while len(body) < int(self.headers.get("content-length", 0)):
             body += self.raw.recv(65536)
-        self.body = json.loads(body)
+        self.body = json.loads(body) if body else {}
         return True
 
     def head(self, status: str = "200 OK", **headers: str) -> None:
@@ -89,6 +91,7 @@ class FaultyServer:
         self.script: list[Answer] = []
         self.requests: list[dict[str, Any]] = []
         self.headers: list[dict[str, str]] = []
+        self.targets: list[str] = []
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
         self._open: set[threading.Thread] = set()
@@ -111,6 +114,7 @@ class FaultyServer:
             while connection.read_request():
                 self.requests.append(connection.body)
                 self.headers.append(connection.headers)
+                self.targets.append(connection.target)
                 self.script.pop(0)(connection)
                 if raw.fileno() < 0:
                     return
