@@ -144,9 +144,9 @@ class _Exchange:
                 yield
             except BackendError as error:
                 if self.unanswered:
-                    error.args = (
-                        f"{error}; sent before and not answered: {self.unanswered} times, and the server may have run each",
-                    )
+                    times = "once" if self.unanswered == 1 else f"{self.unanswered} times"
+                    note = f"sent before and not answered: {times}, and the server may have run it"
+                    error.args = (f"{error}; {note}",)
                 raise
 
     def failed(self, error: httpx.RequestError, partial: str | None = None) -> AgentctxError:

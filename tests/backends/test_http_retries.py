@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
-from agentctx.backends.backend import Completion, ConnectionFailed, Options, Refused
+from agentctx.backends.backend import (
+    BackendError,
+    BadResponse,
+    Completion,
+    ConnectionFailed,
+    Options,
+    Refused,
+    StreamBroken,
+    TimedOut,
+)
 from agentctx.backends.http import AsyncHttpBackend, HttpBackend
 from agentctx.backends.openai_chat import OpenAIChat
 from agentctx.messages import Message, Request
@@ -23,12 +34,20 @@ def refuse(server: FaultyServer, *statuses: int) -> None:
     server.script.append(APIS["openai-chat"].healthy)
 
 
-async def complete(face: str, url: str, retries: int) -> Completion:
+async def ended(face: str, mode: str, url: str, **limits: Any) -> Completion:
+    """One turn, whole or streamed."""
     if face == "sync":
-        with HttpBackend(OpenAIChat(), url, retries=retries) as backend:
-            return backend.complete(PROMPT, Options())
-    async with AsyncHttpBackend(OpenAIChat(), url, retries=retries) as backend:
-        return await backend.complete(PROMPT, Options())
+        with HttpBackend(OpenAIChat(), url, **limits) as backend:
+            if mode == "whole":
+                return backend.complete(PROMPT, Options())
+            last = list(backend.stream(PROMPT, Options()))[-1]
+    else:
+        async with AsyncHttpBackend(OpenAIChat(), url, **limits) as async_backend:
+            if mode == "whole":
+                return await async_backend.complete(PROMPT, Options())
+            last = [delta async for delta in async_backend.stream(PROMPT, Options())][-1]
+    assert last.completion is not None
+    return last.completion
 
 
 @pytest.mark.parametrize("face", ["sync", "async"])
@@ -36,13 +55,13 @@ class TestRetries:
     @pytest.mark.parametrize("status", [429, 503])
     async def test_a_busy_server_is_asked_again(self, server: FaultyServer, face: str, status: int) -> None:
         refuse(server, status, status)
-        assert (await complete(face, server.url, 2)).message.text == "yes sir"
+        assert (await ended(face, "whole", server.url)).message.text == "yes sir"
         assert len(server.requests) == 3
 
     async def test_it_is_not_asked_more_often_than_allowed(self, server: FaultyServer, face: str) -> None:
         refuse(server, *[503] * 5)
         with pytest.raises(Refused, match="503") as refused:
-            await complete(face, server.url, 2)
+            await ended(face, "whole", server.url)
         assert refused.value.status == 503
         assert refused.value.retry_after == 0
         assert len(server.requests) == 3
@@ -53,9 +72,73 @@ class TestRetries:
     ) -> None:
         refuse(server, status)
         with pytest.raises(Refused, match=str(status)):
-            await complete(face, server.url, 2)
+            await ended(face, "whole", server.url)
         assert len(server.requests) == 1
 
     async def test_nobody_at_the_address(self, face: str) -> None:
         with pytest.raises(ConnectionFailed, match="is the server running"):
-            await complete(face, f"http://127.0.0.1:{free_port()}", 1)
+            await ended(face, "whole", f"http://127.0.0.1:{free_port()}", retries=1)
+
+
+@pytest.mark.parametrize("mode", ["whole", "stream"])
+@pytest.mark.parametrize("face", ["sync", "async"])
+class TestBrokenConnections:
+    """The request was sent and no byte came back: the server may have run it. It is sent again, and that is seen."""
+
+    api = APIS["openai-chat"]
+
+    @pytest.mark.parametrize("times", [0, 1, 2])
+    async def test_what_was_sent_again_is_counted(
+        self, server: FaultyServer, face: str, mode: str, times: int
+    ) -> None:
+        server.script = [*[self.api.hangs_up] * times, self.api.healthy]
+        completion = await ended(face, mode, server.url)
+        assert completion.message.text == "yes sir"
+        assert completion.unanswered == times
+        assert len(server.requests) == times + 1
+
+    async def test_a_refusal_is_an_answer(self, server: FaultyServer, face: str, mode: str) -> None:
+        server.script = [busy("503 No", Retry_After="0"), self.api.hangs_up, self.api.healthy]
+        assert (await ended(face, mode, server.url)).unanswered == 1
+
+    async def test_the_error_says_how_often(self, server: FaultyServer, face: str, mode: str) -> None:
+        server.script = [self.api.hangs_up] * 3
+        with pytest.raises(
+            ConnectionFailed, match=r"closed the connection .* sent before and not answered: 2 times"
+        ):
+            await ended(face, mode, server.url)
+        assert len(server.requests) == 3
+
+    async def test_so_does_another_error_after_it(self, server: FaultyServer, face: str, mode: str) -> None:
+        server.script = [self.api.hangs_up, busy("400 No")]
+        with pytest.raises(Refused, match=r"400 No: .*; sent before and not answered: once") as refused:
+            await ended(face, mode, server.url)
+        assert refused.value.status == 400
+        server.script = [self.api.hangs_up, self.api.killed]
+        with pytest.raises(StreamBroken, match=r"broke off .*: once, and the server may have run it"):
+            await ended(face, mode, server.url)
+
+    async def test_sent_once_with_no_retries(self, server: FaultyServer, face: str, mode: str) -> None:
+        server.script = [self.api.hangs_up, self.api.healthy]
+        with pytest.raises(ConnectionFailed, match=r"closed the connection before it answered: [^;]*$"):
+            await ended(face, mode, server.url, retries=0)
+        assert len(server.requests) == 1
+
+    @pytest.mark.parametrize(
+        ("fault", "error"),
+        [("stalls_at_once", TimedOut), ("killed", StreamBroken), ("malformed", BadResponse)],
+    )
+    async def test_nothing_else_is_sent_again(
+        self, server: FaultyServer, face: str, mode: str, fault: str, error: type[BackendError]
+    ) -> None:
+        """Neither after silence nor once an answer has begun."""
+        server.script = [getattr(self.api, fault), self.api.healthy]
+        with pytest.raises(error, match=r"^[^;]*(; raise timeout= [^;]*)?$"):
+            await ended(face, mode, server.url, timeout=0.2)
+        assert len(server.requests) == 1
+
+    async def test_a_connection_that_was_never_made_ran_nothing(
+        self, server: FaultyServer, face: str, mode: str
+    ) -> None:
+        with pytest.raises(ConnectionFailed, match=r"is the server running\?$"):
+            await ended(face, mode, f"http://127.0.0.1:{free_port()}", retries=1)
