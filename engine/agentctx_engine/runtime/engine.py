@@ -185,7 +185,7 @@ class Engine:
         path = self._snapshot_path(place)
         core = self._core
         snapshot = read_snapshot(path, snapshots.comparable_identity(self.model))
-        snapshots.check_salt(path, snapshot, cache_salt)
+        snapshots.check(path, snapshot, self.model, cache_salt)
         return self._loop.call(lambda: snapshots.put_back(core.kv, core.runner, snapshot, cache_salt))
 
     # -- the end --------------------------------------------------------------------------------------------

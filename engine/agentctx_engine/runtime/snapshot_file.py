@@ -70,20 +70,24 @@ def write_snapshot(path: Path, snapshot: Snapshot) -> SavedPrefix:
 
 
 def read_snapshot(path: Path, expected: Mapping[str, str] | None = None) -> Snapshot:
-    """Read and check a file, see ``read_tensors``."""
+    """Read and check a file, see ``read_tensors``. That its layers are a model's own is for the caller to check."""
     tensors, metadata = read_tensors(path, expected or {})
     try:
-        token_ids = tensors.pop("token_ids").numpy()
+        token_ids = tensors.pop("token_ids")
+        if token_ids.dtype != torch.int32 or token_ids.dim() != 1 or not len(token_ids):
+            raise ValueError(f"its tokens are {token_ids.dtype} of shape {tuple(token_ids.shape)}")
+        if len(tensors) % 2:
+            raise ValueError(f"{len(tensors)} tensors are no pairs of keys and values")
         layers = tuple(
             LayerKv(int(metadata[f"layers.{i}.first"]), tensors[f"layers.{i}.keys"], tensors[f"layers.{i}.values"])
             for i in range(len(tensors) // 2)
         )  # fmt: skip
         for layer in layers:
-            if not len(layer.keys) == len(layer.values) == len(token_ids) - layer.first:
+            if layer.first < 0 or not len(layer.keys) == len(layer.values) == len(token_ids) - layer.first:
                 raise ValueError("a layer doesn't hold the tokens that it says")
-    except (ValueError, KeyError) as error:
+    except (ValueError, KeyError, TypeError) as error:
         raise SnapshotError(f"{path}: is no snapshot of a prefix ({error})") from error
-    return Snapshot(token_ids, layers, metadata)
+    return Snapshot(token_ids.numpy(), layers, metadata)
 
 
 def _tensors(snapshot: Snapshot) -> Iterator[tuple[str, Tensor]]:

@@ -72,7 +72,25 @@ def prefix_key(tokens: TokenArray, salt: str | None) -> str:
     return hashlib.sha256(hashlib.sha256(given).digest() + tokens.tobytes()).hexdigest()
 
 
-def check_salt(path: Path, snapshot: Snapshot, salt: str | None) -> None:
+def check(path: Path, snapshot: Snapshot, model: DecoderModel, salt: str | None) -> None:
+    """Raises ``SnapshotError`` unless the layers have the model's shape and the file is of this salt.
+
+    What a file says of itself in words is compared where it is read; its tensors may be others all the same.
+    """
+    config = model.config
+    if len(snapshot.layers) != config.num_layers:
+        raise SnapshotError(
+            f"{path}: holds {len(snapshot.layers)} layers, the model has {config.num_layers}; save the prefix again"
+        )
+    for index, layer in enumerate(snapshot.layers):
+        tokens = len(snapshot.token_ids) - layer.first
+        shape = (tokens, config.num_kv_heads, config.head_dim)
+        for name, tensor in (("keys", layer.keys), ("values", layer.values)):
+            if tensor.shape != shape or tensor.dtype != model.dtype:
+                raise SnapshotError(
+                    f"{path}: layers.{index}.{name} is {tensor.dtype} of shape {tuple(tensor.shape)}, the model's "
+                    f"would be {model.dtype} of shape {shape}; save the prefix again"
+                )
     if snapshot.identity.get("prefix") != prefix_key(snapshot.token_ids, salt):
         raise SnapshotError(
             f"{path}: was saved under another cache_salt; give the one that it was saved under"

@@ -15,6 +15,7 @@ import json
 import os
 import secrets
 from collections.abc import Mapping, Sequence
+from math import prod
 from pathlib import Path
 
 import torch
@@ -86,7 +87,7 @@ def read_tensors(path: Path, expected: Mapping[str, str]) -> tuple[dict[str, Ten
     # The checksum holds, so the file is as it was written; what follows is against one that was written wrongly.
     try:
         tensors = {name: _tensor(memoryview(data)[end:], entry) for name, entry in head.items()}
-    except (ValueError, KeyError, TypeError, RuntimeError) as error:
+    except (ValueError, KeyError, TypeError, RuntimeError, OverflowError) as error:
         raise SnapshotError(f"{path}: its tensors can't be read ({error})") from error
     return tensors, metadata
 
@@ -157,7 +158,7 @@ def _read_header(path: Path, data: bytearray) -> tuple[dict[str, object], dict[s
 
 def _check_digest(path: Path, data: bytearray, end: int, metadata: Mapping[str, str]) -> None:
     stated = metadata.get("sha256")
-    if not isinstance(stated, str) or len(stated) != len(_NO_DIGEST):
+    if not isinstance(stated, str) or len(stated) != len(_NO_DIGEST) or not stated.isascii():
         raise SnapshotError(f"{path}: states no checksum")
     header = bytes(data[:end])
     digest = hashlib.sha256(header.replace(stated.encode(), _NO_DIGEST.encode(), 1))
@@ -174,9 +175,12 @@ def _tensor(data: memoryview, entry: object) -> Tensor:
     start, end = entry["data_offsets"]
     if not 0 <= start <= end <= len(data):
         raise ValueError("a tensor lies outside the file")
+    shape, dtype = entry["shape"], _TORCH[entry["dtype"]]
+    if any(size < 0 for size in shape) or prod(shape) * dtype.itemsize != end - start:
+        raise ValueError(f"{end - start} bytes don't make a tensor of shape {shape}")
     if start == end:
-        return torch.empty(entry["shape"], dtype=_TORCH[entry["dtype"]])
-    return torch.frombuffer(data[start:end], dtype=_TORCH[entry["dtype"]]).view(entry["shape"])
+        return torch.empty(shape, dtype=dtype)
+    return torch.frombuffer(data[start:end], dtype=dtype).view(shape)
 
 
 def _sync_directory(path: Path) -> None:
