@@ -10,11 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from agentctx_engine import Engine
-from agentctx_engine.runtime import SnapshotError
+from agentctx_engine.runtime import EngineMemoryError, SnapshotError
+from agentctx_engine.runtime.model_runner import ModelRunner
+from agentctx_engine.runtime.tiers import TierCopier
 
 from .test_engine_tiers import ask, engine_of, texts
 
@@ -214,3 +217,56 @@ def test_whatever_a_header_says_a_restore_is_right_or_refused(
     for name, entry in files.head.items():
         if name != "__metadata__":
             assert (head[name]["dtype"], head[name]["shape"]) == (entry["dtype"], entry["shape"])
+
+
+STORES: dict[str, dict[str, Any]] = {
+    "hash": {"host_blocks": 0},
+    "hash, parts of blocks": {"host_blocks": 0, "token_granular": True},
+    "hash over host memory": {"host_blocks": 40},
+    "radix": {"host_blocks": 0, "prefix_cache": "radix"},
+}
+
+
+@pytest.mark.parametrize("error", [torch.OutOfMemoryError, RuntimeError])
+@pytest.mark.parametrize(
+    "store,fails",
+    [(store, fails) for store in STORES for fails in ("waiting", "first layer", "last layer")]
+    + [("hash over host memory", "moving")],
+)
+def test_a_restore_that_fails_half_way_costs_no_block(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, store: str, fails: str, error: type[Exception]
+) -> None:
+    """``moving``: the blocks that made room never reached the host, where they could be found already."""
+    options = {"num_blocks": 22, **STORES[store]}
+    short = texts(1, 22, seed=3)[0]
+    first, second = texts(2, 41)
+    with engine_of(**options) as engine:
+        length = engine.save(short, tmp_path / "short").num_tokens
+    countdown = {"moving": 1, "waiting": 1, "first layer": 1, "last layer": 2}[fails]
+
+    def failing(original: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any) -> Any:
+            nonlocal countdown
+            countdown -= 1
+            if countdown == 0:
+                raise error("injected")
+            return original(*arguments)
+
+        return call
+
+    with engine_of(**options) as engine:
+        for prompt in (first, second):
+            ask(engine, prompt)
+        owner, name = {
+            "moving": (TierCopier, "_move_down"),
+            "waiting": (type(engine._core.kv), "wait_until_safe"),
+        }.get(fails, (ModelRunner, "write_layer"))
+        monkeypatch.setattr(owner, name, failing(getattr(owner, name)))
+        with pytest.raises(RuntimeError if error is RuntimeError else EngineMemoryError, match="injected"):
+            engine.restore(tmp_path / "short")
+        is_as_it_was(engine)
+        for prompt in (second, first, (*short, 1, 2)):
+            ask(engine, prompt)
+        engine.drop_cached()
+        assert engine.restore(tmp_path / "short").findable_tokens == length
+        assert ask(engine, (*short, 1, 2))[0] == length

@@ -228,6 +228,10 @@ class KvStore(Protocol):
         """The text of ``place`` is written: let it be found."""
         ...
 
+    def abandon(self, prefix: PlacedPrefix) -> None:
+        """The text of ``place`` can't be written: give the blocks back, and let nothing be found that wasn't before."""
+        ...
+
     def drop_cached(self) -> None:
         """Forget every prefix that no sequence holds."""
         ...

@@ -339,6 +339,12 @@ class PagedStore:
         self.manager.commit(kv, len(kv))
         self.manager.free(kv)
 
+    def abandon(self, prefix: PlacedPrefix) -> None:
+        kv = prefix.holder
+        assert isinstance(kv, KVSequence)
+        kv.num_computed_tokens = prefix.num_reused  # else the end of the text would become findable as a part of a block
+        self.manager.free(kv)
+
     def drop_cached(self) -> None:
         self._unwritten.clear()
         pools = self.manager.pools

@@ -189,6 +189,11 @@ class RadixStore:
         self.cache.checkpoint(lease)
         self.cache.abort(lease)
 
+    def abandon(self, prefix: PlacedPrefix) -> None:
+        lease = prefix.holder
+        assert isinstance(lease, RadixLease)
+        self.cache.abort(lease)
+
     def drop_cached(self) -> None:
         self.cache.evict(self.cache.evictable_tokens)
 

@@ -129,12 +129,22 @@ def put_back(kv: KvStore, runner: ModelRunner, snapshot: Snapshot, salt: str | N
             f"a prefix of {len(tokens)} tokens doesn't fit what is free of the pool's {kv.pool_state().total} blocks "
             f"of {kv.block_size}; raise num_blocks, or restore when fewer requests run"
         )
-    kv.wait_until_safe([prefix.tables])
-    for index, layer in enumerate(snapshot.layers):
-        table, first = _of_layer(runner, prefix, index)
-        start = max(first, layer.first, prefix.num_reused)
-        kept = slice(start - layer.first, len(tokens) - layer.first)
-        runner.write_layer(index, table, start, layer.keys[kept], layer.values[kept])
+    try:
+        kv.wait_until_safe([prefix.tables])
+        for index, layer in enumerate(snapshot.layers):
+            table, first = _of_layer(runner, prefix, index)
+            start = max(first, layer.first, prefix.num_reused)
+            kept = slice(start - layer.first, len(tokens) - layer.first)
+            runner.write_layer(index, table, start, layer.keys[kept], layer.values[kept])
+    except BaseException as error:
+        kv.abandon(prefix)
+        kv.drop_cached()  # it may count on copies, of blocks that made room, which were never made
+        if isinstance(error, MemoryError | torch.OutOfMemoryError):
+            raise EngineMemoryError(
+                f"restoring {len(tokens)} tokens ran out of memory ({type(error).__name__}: {error}); lower the number "
+                "of KV blocks"
+            ) from error
+        raise
     kv.placed(prefix)
     return RestoredPrefix(tokens, kv.locate(tokens, salt).num_tokens)
 
