@@ -14,7 +14,7 @@ A server that others use too may hold more of a prompt than this conversation ha
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from agentctx.caches.seen import SeenPrefixes
@@ -36,6 +36,21 @@ class Account:
     @property
     def total(self) -> int:
         return self.new + self.broken + self.ideal
+
+    def scaled(self, total: int) -> Account:
+        """The same parts of a prompt of ``total`` tokens. They add up to it, and what is nothing stays nothing."""
+        if total == self.total:
+            return self
+        if not self.total:
+            return replace(self, new=total)
+        ideal = scaled(self.ideal, self.total, total)
+        old = scaled(self.ideal + self.broken, self.total, total)
+        return replace(self, new=total - old, broken=old - ideal, ideal=ideal)
+
+
+def scaled(tokens: int, of: int, total: int) -> int:
+    """``tokens`` of a prompt that has ``of`` of them, in another count by which it has ``total``."""
+    return tokens * total // of if of else 0
 
 
 class Split(NamedTuple):

@@ -24,8 +24,13 @@ def _cells(turn: TurnReport) -> list[str]:
         "0" if difference == "+0" else difference,
         f"{turn.new:,}",
         f"{turn.rework:,}",
-        "as predicted" if turn.mismatch is None else turn.mismatch,
+        _verdict(turn),
     ]
+
+
+def _verdict(turn: TurnReport) -> str:
+    verdict = "as predicted" if turn.mismatch is None else turn.mismatch
+    return verdict if turn.rendered is None else f"{verdict} ({turn.rendered:,} rendered)"
 
 
 def run_table(report: SessionReport, *, title: str) -> Table:
@@ -41,10 +46,9 @@ def run_table(report: SessionReport, *, title: str) -> Table:
 def run_line(report: SessionReport) -> str:
     """The closing line: how many turns were as predicted."""
     turns = len(report.turns)
-    right = turns - len(report.mismatches) - report.unreported
     causes = sorted({turn.mismatch for turn in report.turns if turn.mismatch is not None})
     return (
-        f"session {report.session}: {right} of {turns} turns as predicted"
+        f"session {report.session}: {report.as_predicted} of {turns} turns as predicted"
         + (f" (others: {', '.join(causes)})" if causes else "")
         + f", {report.prompt:,} prompt tokens, {100 * report.hit_rate:.1f} % cached, rework factor {report.rework_factor:.2f}"
     )

@@ -10,7 +10,13 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
-from agentctx.reports.turn import PolicyTotals, SessionReport, TurnReport, totals_by_policy
+from agentctx.reports.turn import (
+    OTHER_TEMPLATE,
+    PolicyTotals,
+    SessionReport,
+    TurnReport,
+    totals_by_policy,
+)
 
 COLUMNS = (
     "policy", "prompt", "cached", "reprocessed", "new", "rework", "rework factor", "worst turn", "final prompt", "hit rate",
@@ -77,6 +83,7 @@ def turn_dict(turn: TurnReport) -> dict[str, Any]:
     return {
         "turn": turn.turn,
         "prompt": turn.prompt,
+        "rendered": turn.prompt if turn.rendered is None else turn.rendered,
         "predicted": turn.predicted,
         "cached": turn.cached,
         "reused": turn.reused,
@@ -155,6 +162,10 @@ def turn_line(turn: TurnReport) -> Text:
         line.append("  compaction")
     if turn.divergence is not None:
         line.append(f"  {turn.divergence}")
+    if turn.rendered is not None:
+        line.append(f"  {turn.rendered:,} rendered")
+    if turn.mismatch == OTHER_TEMPLATE:
+        line.append(f"  {turn.mismatch}")
     if turn.broken:
         line.stylize("bold red" if not turn.compacted else "yellow")
     return line

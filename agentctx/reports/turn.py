@@ -10,6 +10,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+NOT_REPORTED = "not-reported"
+OTHER_TEMPLATE = "other-template-or-tokenizer"
+"""The prompt was rendered exactly, as was believed, and the server counts other tokens: its template or its tokenizer is another one."""
+
 
 @dataclass(frozen=True, slots=True)
 class Divergence:
@@ -33,11 +37,14 @@ class Divergence:
 class TurnReport:
     """One model call. All counts are tokens; turns count from 1.
 
-    ``cached`` is what the backend reported, ``None`` when it said nothing; ``predicted`` is the CacheModel's
+    ``prompt`` is the server's count where it gives one that differs from the prompt as it was rendered here: ``rendered``
+    (else ``None``) then keeps ours, the other counts are scaled to the server's, and ``exact`` is false, as it is when template or
+    tokenizer are stand-ins. ``new``: of the tokens that no earlier prompt of the conversation had, those that were processed;
+    what others left on the server is cached, and not new. ``cached`` is what the backend reported, ``None`` when it said nothing; ``predicted`` is the CacheModel's
     answer. ``reused`` is the observed count where there is one, else the predicted. ``asked`` is the prompt of the
     requests that the policy made for a summary before this turn's own, ``asked_reused`` what of it was reused; neither
-    is part of ``prompt``. ``mismatch``: why ``cached`` is not ``predicted``, in one word; ``None`` when it is, and before
-    the turn ran.
+    is part of ``prompt``. ``mismatch``: why the server did not what was predicted, in one word; ``None`` when it
+    did, and before the turn ran.
     """
 
     turn: int
@@ -56,6 +63,7 @@ class TurnReport:
     asked: int = 0
     asked_reused: int = 0
     mismatch: str | None = None
+    rendered: int | None = None
 
     @property
     def reused(self) -> int:
@@ -76,6 +84,8 @@ class TurnReport:
     @property
     def matches_prediction(self) -> bool | None:
         """Whether observation equals prediction; ``None`` when nothing was observed."""
+        if self.mismatch == OTHER_TEMPLATE:
+            return False
         return None if self.cached is None else self.cached == self.predicted
 
 
@@ -145,13 +155,18 @@ class SessionReport:
 
     @property
     def mismatches(self) -> tuple[TurnReport, ...]:
-        """Turns whose observed count is not the predicted one."""
+        """Turns in which the server reused other tokens than predicted, or read another prompt than was rendered."""
         return tuple(turn for turn in self.turns if turn.matches_prediction is False)
 
     @property
     def unreported(self) -> int:
         """Turns of which the server did not say what it reused."""
         return sum(turn.cached is None for turn in self.turns) if self.observed else 0
+
+    @property
+    def as_predicted(self) -> int:
+        """Turns in which the server did what was predicted."""
+        return sum(turn.matches_prediction is True for turn in self.turns)
 
     @property
     def final_prompt(self) -> int:
@@ -209,8 +224,8 @@ class PolicyTotals:
 
     @property
     def wrong_turns(self) -> int:
-        """Turns whose observed count is not the predicted one, or of which the server said nothing."""
-        return sum(len(session.mismatches) + session.unreported for session in self.sessions)
+        """Turns in which the server did something else than predicted, or did not say what it reused."""
+        return sum(len(one.turns) - one.as_predicted for one in self.sessions if one.observed)
 
     @property
     def stand_in(self) -> bool:
