@@ -48,21 +48,32 @@ def _git(folder: Path, *arguments: str) -> str:
 
 def worse_than(result: CheckResult, base: CheckResult, revision: str) -> None:
     """Allow the findings that the revision had, too, at the same price or a higher one."""
+    here, there = (_places(each) for each in (result, base))
     known: dict[str, int] = {}
     for finding in base.findings:
-        mark = fingerprint(finding)
+        mark = _mark(finding, base, here)
         known[mark] = max(known.get(mark, 0), _price(finding))
     made = []
     for finding in result.findings:
-        before = known.get(fingerprint(finding))
+        before = known.get(_mark(finding, result, there))
         if finding.fails and before is not None and _price(finding) <= before:
             finding = finding.permitted(f"no worse than in {revision}")
         made.append(finding)
     result.findings = made
-    now = {fingerprint(finding) for finding in result.findings}
+    now = {_mark(finding, result, there) for finding in result.findings}
     mended = len(known.keys() - now)
     if mended:
         result.notes.append(f"{mended} findings of {revision} are gone")
+
+
+def _places(result: CheckResult) -> set[str]:
+    return {origin.place for origin in result.origins.values()}
+
+
+def _mark(finding: CheckFinding, of: CheckResult, others: set[str]) -> str:
+    """The finding's fingerprint. A file that the other revision hasn't goes by its name: it may have been moved."""
+    place = of.place(finding.subject)
+    return fingerprint(finding, place if place in others else "")
 
 
 def _price(finding: CheckFinding) -> int:

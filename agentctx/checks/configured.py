@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import glob
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
+from itertools import groupby
 from pathlib import Path
 
-from agentctx.checks.baseline import Accepted, apply_baseline
 from agentctx.checks.builders.judging import BuildRules, check_builder, variations
 from agentctx.checks.builders.process import Place
 from agentctx.checks.builders.scenario import built_in, from_file
@@ -16,7 +16,7 @@ from agentctx.checks.config import BuilderTable, Config, LogsTable, Project, Sup
 from agentctx.checks.log import LogRules, check_log
 from agentctx.checks.log_budgets import Budgets, parse_compactions
 from agentctx.checks.results import of_log
-from agentctx.checks.template_sources import template_sources
+from agentctx.checks.template_sources import TemplateSource, template_sources, told_apart
 from agentctx.checks.templates import TemplateRules, check_templates, result_of
 from agentctx.errors import AgentctxError, InputError, UsageError
 from agentctx.reports.check_result import CheckFinding, CheckResult
@@ -32,7 +32,7 @@ def run_project(project: Project, *, root: Path | None = None, missing_ok: bool 
     """
     result = CheckResult()
     with contextlib.chdir(root or project.root):
-        for part in _parts(project.config):
+        for part in _parts(project.config, missing_ok=missing_ok):
             try:
                 result.add(part())
             except AgentctxError:
@@ -41,9 +41,9 @@ def run_project(project: Project, *, root: Path | None = None, missing_ok: bool 
     return result
 
 
-def _parts(config: Config) -> list[Part]:
+def _parts(config: Config, *, missing_ok: bool) -> list[Part]:
     parts: list[Part] = [
-        *(lambda table=table: _templates(table) for table in config.templates),
+        *((lambda: _templates(config.templates, missing_ok=missing_ok),) if config.templates else ()),
         *(lambda table=table: _builder(config, table) for table in config.builders),
         *(lambda table=table: _logs(config, table) for table in config.logs),
     ]
@@ -52,14 +52,36 @@ def _parts(config: Config) -> list[Part]:
     return parts
 
 
-def _templates(table: TemplatesTable) -> CheckResult:
+def _templates(tables: Sequence[TemplatesTable], *, missing_ok: bool) -> CheckResult:
+    """All tables together: names that templates of several share have to be told apart."""
+    chosen: list[tuple[TemplateSource, TemplateRules]] = []
+    for table in tables:
+        try:
+            rules = _rules(table)
+        except AgentctxError:
+            if not missing_ok:
+                raise
+            continue
+        for path in table.paths:
+            try:
+                chosen += [(source, rules) for source in template_sources(_expanded((path,)))]
+            except AgentctxError:
+                if not missing_ok:
+                    raise
+    sources = iter(told_apart([source for source, _ in chosen]))
+    result = CheckResult()
+    for rules, group in groupby(chosen, key=lambda each: each[1]):
+        result.add(result_of(check_templates([next(sources) for _ in group], rules)))
+    return result
+
+
+def _rules(table: TemplatesTable) -> TemplateRules:
     session = None
     if table.session is not None:
         session = next(iter(read_sessions(table.session)), None)
         if session is None:
             raise InputError("no session in the file", file=table.session, remedy="give a recorded session")
-    sources = template_sources(_expanded(table.paths))
-    return result_of(check_templates(sources, TemplateRules(table.keywords, session)))
+    return TemplateRules(table.keywords, session)
 
 
 def _expanded(paths: Iterable[str]) -> Iterator[str]:
@@ -102,28 +124,38 @@ def _logs(config: Config, table: LogsTable) -> CheckResult:
 # -- what is accepted -------------------------------------------------------------------------------------------
 
 
-def accept(result: CheckResult, config: Config, baseline: Iterable[Accepted]) -> None:
-    """Allow what the baseline and the suppressions cover."""
-    apply_baseline(result, list(baseline))
+def suppress(result: CheckResult, config: Config) -> None:
+    """Allow what the suppressions cover. Before a baseline, which is for the rest."""
     used: set[int] = set()
     made = []
     for finding in result.findings:
         for index, entry in enumerate(config.suppress):
-            if not finding.allowed and _covers(entry, finding):
+            if not finding.allowed and _covers(entry, finding, result):
                 finding = finding.permitted(entry.reason)
                 used.add(index)
         made.append(finding)
     result.findings = made
     result.notes += [
-        f"suppress[{index}] ({entry.subject} {entry.code}) covers nothing: take it out"
+        f"suppress[{index}] ({' '.join(filter(None, (entry.subject, entry.code)))}) covers nothing: {_advice(entry, result)}"
         for index, entry in enumerate(config.suppress)
         if index not in used
     ]
 
 
-def _covers(entry: SuppressTable, finding: CheckFinding) -> bool:
+def _covers(entry: SuppressTable, finding: CheckFinding, result: CheckResult) -> bool:
+    """By what the subject is called, or by its place. A name that several templates share means none of them, unless it is a pattern."""
+    names = [finding.subject, result.place(finding.subject)]
+    if finding.subject in result.origins and glob.has_magic(entry.subject):
+        names.append(result.origins[finding.subject].name)
     return (
         entry.code in ("", finding.code)
-        and fnmatchcase(finding.subject, entry.subject)
+        and any(fnmatchcase(name, entry.subject) for name in names if name)
         and fnmatchcase(finding.case, entry.case)
     )
+
+
+def _advice(entry: SuppressTable, result: CheckResult) -> str:
+    shared = [origin.place for origin in result.origins.values() if origin.name == entry.subject]
+    if len(shared) < 2:
+        return "take it out"
+    return f"several templates are called so, write the path of the one that is meant ({', '.join(shared)})"

@@ -27,7 +27,7 @@ from agentctx.diagnosis.excerpt import excerpt
 from agentctx.diagnosis.findings import Loss
 from agentctx.rendering.incremental import encode
 from agentctx.rendering.tokenizer import Tokenizer
-from agentctx.reports.check_result import CheckFinding, CheckResult, Level
+from agentctx.reports.check_result import CheckFinding, CheckResult, Level, Origin
 from agentctx.traces import Session
 
 _SEVERITY: dict[growth.Level, Level] = {"calls": "error", "reply": "warning", "pair": "note"}
@@ -51,10 +51,11 @@ class TemplateCase:
 
 @dataclass(slots=True)
 class TemplateReport:
-    """What was found out about a template. ``error``: why nothing could be."""
+    """What was found out about a template. ``name``: what it is called in reports. ``error``: why nothing could be found out."""
 
     name: str
     file: str
+    origin: Origin
     facts: Facts | None = None
     cases: list[TemplateCase] = field(default_factory=list)
     findings: list[CheckFinding] = field(default_factory=list)
@@ -76,13 +77,12 @@ class TemplateReport:
 
 
 def check_subject(
-    subject: Subject, file: str, tokenizer: Tokenizer, session: Session | None = None
-) -> TemplateReport:
-    """Check a template. Raises ``RenderError`` when it is unusable.
+    report: TemplateReport, subject: Subject, tokenizer: Tokenizer, session: Session | None = None
+) -> None:
+    """Check a template and write into its report. Raises ``RenderError`` when it is unusable.
 
     ``session``: a recorded session to count instead of the built-in one.
     """
-    report = TemplateReport(subject.name, file)
     results = {case.name: run_case(subject, case) for case in battery(subject)}
     report.facts = read_facts(subject, results)
     for name, result in results.items():
@@ -90,9 +90,8 @@ def check_subject(
             TemplateCase(name, result.case.about, result.stored, result.reply, result.calls, result.error)
         )
         if not name.startswith(_TRIALS):
-            report.findings += _findings(subject, file, tokenizer, result)
+            report.findings += _findings(report, subject, tokenizer, result)
     _count(report, subject, tokenizer, session)
-    return report
 
 
 def _count(
@@ -114,13 +113,16 @@ def _count(
             report.repairs.append(Repair(tuple(setting.items()), found))
 
 
-def _findings(subject: Subject, file: str, tokenizer: Tokenizer, result: CaseResult) -> list[CheckFinding]:
+def _findings(
+    report: TemplateReport, subject: Subject, tokenizer: Tokenizer, result: CaseResult
+) -> list[CheckFinding]:
     """The breaks of a case: from call to call it fails, elsewhere it is a hint."""
     for level, severity in _SEVERITY.items():
         broken = result.breaks.get(level)
         if broken is not None:
             unanswered = level == "calls" and _only_asked_again(subject, broken)
-            return [_finding(subject, file, tokenizer, result, broken, "note" if unanswered else severity)]
+            told: Level = "note" if unanswered else severity
+            return [_finding(report, subject, tokenizer, result, broken, told)]
     return []
 
 
@@ -134,16 +136,21 @@ def _only_asked_again(subject: Subject, broken: Break) -> bool:
 
 
 def _finding(
-    subject: Subject, file: str, tokenizer: Tokenizer, result: CaseResult, broken: Break, level: Level
+    report: TemplateReport,
+    subject: Subject,
+    tokenizer: Tokenizer,
+    result: CaseResult,
+    broken: Break,
+    level: Level,
 ) -> CheckFinding:
     blame = find_blame(subject, broken.before, broken.after, broken.offset)
     encoded = encode(tokenizer, broken.before.text)
     token = token_at(encoded, broken.offset)
     lost = len(encoded.ids) - token
     return CheckFinding(
-        subject=subject.name,
+        subject=report.name,
         case=result.name,
-        file=file,
+        file=report.file,
         line=blame.line if blame else None,
         code="AC150",
         cause=cause_of(subject, broken),

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -27,7 +28,8 @@ _SECONDS = 20.0
 class TemplateSource:
     """One template to check. ``location``: the file or URL that it stands in. ``tokenizer``: the model's own, if the source has one.
 
-    ``error``: why the source could not be read.
+    ``error``: why the source could not be read. ``which``: its name among the templates of that place. ``shared``: others have
+    its name, too.
     """
 
     name: str
@@ -36,6 +38,18 @@ class TemplateSource:
     variables: dict[str, Any] = field(default_factory=dict)
     tokenizer: Tokenizer | None = None
     error: str = ""
+    which: str = DEFAULT
+    shared: bool = False
+
+    @property
+    def subject(self) -> str:
+        """What reports call it: its name where no other template has the same."""
+        return self.place if self.shared else self.name
+
+    @property
+    def place(self) -> str:
+        """The location, and which of several templates it is: no other template has the same."""
+        return self.location if self.which == DEFAULT else f"{self.location}:{self.which}"
 
     def counting(self) -> Tokenizer:
         """The tokenizer to count with: the model's, or the embedded one with the template's special tokens."""
@@ -62,7 +76,15 @@ def template_sources(places: Iterable[str]) -> list[TemplateSource]:
             raise UsageError(f"{place} holds no chat template (*.jinja, *.gguf, tokenizer_config.json)")
         for file in files:
             found += _tried(str(file), lambda file=file: read_source(file))
-    return found
+    return told_apart(found)
+
+
+def told_apart(sources: Sequence[TemplateSource]) -> list[TemplateSource]:
+    """The same sources, knowing whether others have their name."""
+    places: dict[str, set[str]] = defaultdict(set)
+    for source in sources:
+        places[source.name].add(source.place)
+    return [replace(source, shared=len(places[source.name]) > 1) for source in sources]
 
 
 def _files(path: Path) -> Iterator[Path]:
@@ -88,6 +110,7 @@ def _tried(location: str, read: Any) -> list[TemplateSource]:
             text,
             dict(source.variables),
             source.tokenizer,
+            which=which,
         )
         for which, text in source.templates.items()
     ]

@@ -15,7 +15,7 @@ from agentctx.checks.template_report import TemplateReport, check_subject, repor
 from agentctx.checks.template_sources import TemplateSource
 from agentctx.diagnosis.report import price_of
 from agentctx.errors import AgentctxError
-from agentctx.reports.check_result import CheckError, CheckResult, finding_json, same_place
+from agentctx.reports.check_result import CheckError, CheckResult, Origin, finding_json, same_place
 from agentctx.reports.check_text import MARKS, place_of
 from agentctx.traces import Session
 
@@ -33,19 +33,25 @@ class TemplateRules:
 def check_template(source: TemplateSource, rules: TemplateRules | None = None) -> TemplateReport:
     """Check one template. What makes that impossible is the report's ``error``."""
     rules = rules or TemplateRules()
+    report = _report(source, source.error)
     if source.error:
-        return TemplateReport(source.name, source.location, error=source.error)
+        return report
     try:
+        # Called by its place, so that errors name the file.
         subject = Subject(
-            source.source, name=source.name, variables=source.variables, keywords=rules.keywords
+            source.source, name=source.place, variables=source.variables, keywords=rules.keywords
         )
-        report = check_subject(subject, source.location, source.counting(), rules.session)
+        check_subject(report, subject, source.counting(), rules.session)
     except AgentctxError as error:
-        return TemplateReport(source.name, source.location, error=str(error))
+        return _report(source, str(error))
     if report.cases and all(case.error for case in report.cases):
         # Nothing was compared, so nothing may be called append-only.
         report.error = f"{report.cases[0].error}; no conversation could be rendered"
     return report
+
+
+def _report(source: TemplateSource, error: str = "") -> TemplateReport:
+    return TemplateReport(source.subject, source.location, Origin(source.name, source.place), error=error)
 
 
 def check_templates(
@@ -79,15 +85,14 @@ def _run(sources: Sequence[TemplateSource], rules: TemplateRules, jobs: int) -> 
             try:
                 yield future.result()
             except BrokenProcessPool:
-                yield TemplateReport(
-                    source.name, source.location, error="the process that checked it was killed"
-                )
+                yield _report(source, f"{source.place}: the process that checked it was killed")
 
 
 def result_of(reports: Sequence[TemplateReport]) -> CheckResult:
     """All reports in the form that every check has."""
     result = CheckResult()
     for report in reports:
+        result.origins[report.name] = report.origin
         if report.error:
             result.errors.append(CheckError(report.name, report.file, report.error))
             continue

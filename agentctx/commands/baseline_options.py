@@ -11,7 +11,6 @@ from agentctx.commands.terminal import err, write_whole
 from agentctx.errors import UsageError
 
 if TYPE_CHECKING:
-    from agentctx.checks.baseline import Accepted
     from agentctx.reports.check_result import CheckResult
 
 BaselineOption = Annotated[
@@ -41,14 +40,20 @@ def need_baseline(file: Path | None, reason: str, *, update: bool) -> None:
         )
 
 
-def known_findings(result: CheckResult, file: Path | None, reason: str, *, update: bool) -> list[Accepted]:
-    """What the baseline accepts, after what was found is written into it if that was asked for."""
-    from agentctx.checks.baseline import baseline_text, read_baseline
+def allow_known(
+    result: CheckResult, file: Path | None, reason: str, *, update: bool, root: Path = Path()
+) -> None:
+    """Allow what the baseline accepts, after what still fails is written into it if that was asked for.
+
+    ``root``: the folder in which the check ran.
+    """
+    from agentctx.checks.baseline import apply_baseline, baseline_text, names_in, read_baseline
 
     if file is None:
-        return []
+        return
+    names = names_in(result, file, root)
     if update:
         old = read_baseline(file) if file.exists() else []
-        write_whole(file, baseline_text(result.findings, old, reason))
+        write_whole(file, baseline_text(result, old, names, reason))
         err.print(f"wrote {file}", markup=False, highlight=False)
-    return read_baseline(file)
+    apply_baseline(result, read_baseline(file), names)

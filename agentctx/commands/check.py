@@ -11,7 +11,7 @@ from agentctx.commands.baseline_options import (
     BaselineOption,
     ReasonOption,
     UpdateOption,
-    known_findings,
+    allow_known,
     need_baseline,
 )
 from agentctx.commands.check_build import check_build
@@ -64,14 +64,14 @@ def check_all(
         return
     from agentctx.checks.base_revision import checkout, worse_than
     from agentctx.checks.config import need_config
-    from agentctx.checks.configured import accept, run_project
+    from agentctx.checks.configured import run_project, suppress
 
     project = need_config(config, Path.cwd())
     file = baseline or (project.root / project.config.baseline if project.config.baseline else None)
     need_baseline(file, reason, update=update_baseline)
     result = run_project(project)
-    known = known_findings(result, file, reason, update=update_baseline)
-    accept(result, project.config, known)
+    suppress(result, project.config)
+    allow_known(result, file, reason, update=update_baseline, root=project.root)
     if base is not None:
         with checkout(project.root, base) as folder:
             worse_than(result, run_project(project, root=folder, missing_ok=True), base)

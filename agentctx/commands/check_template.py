@@ -11,7 +11,7 @@ from agentctx.commands.baseline_options import (
     BaselineOption,
     ReasonOption,
     UpdateOption,
-    known_findings,
+    allow_known,
     need_baseline,
 )
 from agentctx.commands.progress import JobsOption, progress
@@ -57,7 +57,6 @@ def check_template(
     Exit codes: 0 clean, 1 findings, 2 usage, 3 could not evaluate.
     """
     from agentctx.checks import templates
-    from agentctx.checks.baseline import apply_baseline
     from agentctx.checks.template_sources import template_sources
 
     need_baseline(baseline, reason, update=update_baseline)
@@ -67,7 +66,7 @@ def check_template(
     with progress("checking templates", len(sources)) as on_done:
         reports = templates.check_templates(sources, rules, jobs=jobs, on_done=on_done)
     result = templates.result_of(reports)
-    apply_baseline(result, known_findings(result, baseline, reason, update=update_baseline))
+    allow_known(result, baseline, reason, update=update_baseline)
     if as_json:
         print(json.dumps(templates.reports_json(reports, result), ensure_ascii=False, indent=2))
     else:

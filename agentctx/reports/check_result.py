@@ -62,14 +62,29 @@ class CheckError:
     message: str
 
 
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a subject stands whose name alone doesn't tell it from others: a template.
+
+    ``name``: what it is called. ``place``: its file or URL, relative to where the check ran, with ``:NAME`` for one of several templates in it.
+    """
+
+    name: str
+    place: str
+
+
 @dataclass(slots=True)
 class CheckResult:
-    """All that a check found. ``passed``: names of (subject, case) that were tried and are in order. ``notes``: lines for a reader."""
+    """All that a check found. ``passed``: names of (subject, case) that were tried and are in order. ``notes``: lines for a reader.
+
+    ``origins``: of subjects that have one, also of those that could not be evaluated.
+    """
 
     findings: list[CheckFinding] = field(default_factory=list)
     errors: list[CheckError] = field(default_factory=list)
     passed: list[tuple[str, str]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    origins: dict[str, Origin] = field(default_factory=dict)
 
     @property
     def failing(self) -> list[CheckFinding]:
@@ -86,11 +101,27 @@ class CheckResult:
         self.errors += other.errors
         self.passed += other.passed
         self.notes += other.notes
+        self.origins.update(other.origins)
+
+    @property
+    def evaluated(self) -> set[str]:
+        """The subjects of which everything was evaluated."""
+        tried = {finding.subject for finding in self.findings} | {subject for subject, _ in self.passed}
+        return tried - {error.subject for error in self.errors}
+
+    def place(self, subject: str) -> str:
+        """Where a subject stands; empty when its name tells it."""
+        origin = self.origins.get(subject)
+        return origin.place if origin is not None else ""
 
 
-def fingerprint(finding: CheckFinding) -> str:
-    """A name for the finding that stays when lines and texts move: subject, case, code and cause."""
-    text = "\0".join((finding.subject, finding.case, finding.code, finding.cause))
+def fingerprint(finding: CheckFinding, place: str = "") -> str:
+    """A name for the finding that stays when lines and texts move: subject, case, code and cause.
+
+    ``place``: where the subject stands (``CheckResult.place``). It takes the place of the subject, which may be called otherwise when
+    others of its name are checked, too.
+    """
+    text = "\0".join((place or finding.subject, finding.case, finding.code, finding.cause))
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 

@@ -39,7 +39,10 @@ def sarif(result: CheckResult, *, version: str) -> dict[str, Any]:
                     }
                 ],
                 "columnKind": "unicodeCodePoints",
-                "results": [_result(finding, places[finding.code]) for finding in result.findings],
+                "results": [
+                    _result(finding, places[finding.code], result.place(finding.subject))
+                    for finding in result.findings
+                ],
             }
         ],
     }
@@ -57,7 +60,7 @@ def _rule(cause: Cause) -> dict[str, Any]:
     }
 
 
-def _result(finding: CheckFinding, rule: int) -> dict[str, Any]:
+def _result(finding: CheckFinding, rule: int, place: str) -> dict[str, Any]:
     text = f"{finding.subject}, {finding.case}: {finding.message}"
     if finding.was or finding.now:
         text += f"\nwas: {finding.was}\nnow: {finding.now}"
@@ -68,7 +71,7 @@ def _result(finding: CheckFinding, rule: int) -> dict[str, Any]:
         "ruleIndex": rule,
         "level": finding.level,
         "message": {"text": text},
-        "partialFingerprints": {"agentctx/v1": fingerprint(finding)},
+        "partialFingerprints": {"agentctx/v2": fingerprint(finding, place)},
         "properties": {
             "subject": finding.subject,
             "case": finding.case,

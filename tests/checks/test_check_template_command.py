@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
@@ -113,7 +114,7 @@ def test_a_slow_template_ends_the_check(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(subject, "MOST_SECONDS", 1.0)
     slow = "{% for i in range(99) %}{% for j in range(999) %}{% endfor %}{% endfor %}" + CLEAN
     report = check_template(TemplateSource("slow", "slow.jinja", slow))
-    assert report.error == "slow: trying this template takes more than 1 s of CPU time"
+    assert report.error == "slow.jinja: trying this template takes more than 1 s of CPU time"
 
 
 def test_a_baseline_accepts_with_a_reason(command: Command, folder: Path) -> None:
@@ -145,6 +146,89 @@ def test_a_baseline_accepts_with_a_reason(command: Command, folder: Path) -> Non
     baseline.write_text(json.dumps(entries))
     template.write_text(BROKEN)
     assert command("check", "template", template, "--baseline", baseline)[0] == 1
+
+
+@pytest.fixture
+def twins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Two templates with one name, in the current folder. One of them breaks, and a baseline accepts that."""
+    monkeypatch.chdir(tmp_path)
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "chat.jinja").write_text(BROKEN if folder == "a" else CLEAN)
+    return tmp_path
+
+
+def accepted(file: Path) -> dict[str, set[str]]:
+    """A baseline's reasons by subject."""
+    found: dict[str, set[str]] = {}
+    for entry in json.loads(file.read_text())["accepted"]:
+        found.setdefault(entry["subject"], set()).add(entry["reason"])
+    return found
+
+
+def test_what_is_accepted_of_one_template_is_not_of_another_with_its_name(
+    command: Command, twins: Path
+) -> None:
+    update = ("--baseline", "known.json", "--update-baseline", "--reason")
+    assert command("check", "template", "a/chat.jinja", *update, "a model of old")[0] == 0
+    assert accepted(twins / "known.json") == {"a/chat.jinja": {"a model of old"}}
+    assert command("check", "template", "a", "b", "--baseline", "known.json")[0] == 0
+    (twins / "b/chat.jinja").write_text(BROKEN)
+    assert command("check", "template", "b", "--baseline", "known.json")[0] == 1
+    reports = ("--report", "sarif=c.sarif", "--report", "junit=c.xml")
+    code, text, _ = command("check", "template", "a", "b", "--baseline", "known.json", *reports)
+    assert code == 1
+    assert "  a/chat.jinja: breaks" in text
+    assert "! b/chat.jinja: breaks" in text
+    found = json.loads((twins / "c.sarif").read_text())["runs"][0]["results"]
+    assert {entry["properties"]["subject"]: "suppressions" in entry for entry in found} == {
+        "a/chat.jinja": True,
+        "b/chat.jinja": False,
+    }
+    assert len({entry["partialFingerprints"]["agentctx/v2"] for entry in found}) == len(found)
+    suites = ElementTree.parse(twins / "c.xml").getroot()
+    assert {suite.get("name"): suite.get("failures") != "0" for suite in suites} == {
+        "a/chat.jinja": False,
+        "b/chat.jinja": True,
+    }
+    # From another folder the paths mean the same files.
+    code, text, _ = command("check", "template", twins / "a", "--baseline", twins / "known.json")
+    assert code == 0, text
+
+
+def test_an_entry_by_name_works_where_one_template_has_it(command: Command, twins: Path) -> None:
+    file = twins / "known.json"
+    file.write_text(json.dumps({"accepted": [{"subject": "chat", "reason": "by name"}]}))
+    assert command("check", "template", "a", "--baseline", file)[0] == 0
+    code, text, _ = command("check", "template", "a", "b", "--baseline", file)
+    assert code == 1
+    assert (
+        "note: the baseline accepts chat, and 2 templates are called so: write the path of the one that is meant "
+        "(a/chat.jinja, b/chat.jinja)" in text
+    )
+    update = ("--baseline", file, "--update-baseline", "--reason", "seen again")
+    assert command("check", "template", "a", "b", *update)[0] == 0
+    assert accepted(file) == {"a/chat.jinja": {"by name; seen again"}}
+    assert json.loads(file.read_text())["accepted"] == [
+        {"subject": "a/chat.jinja", "reason": "by name; seen again"}
+    ]
+
+
+def test_an_update_keeps_what_it_did_not_look_at(command: Command, twins: Path) -> None:
+    file = twins / "known.json"
+    (twins / "other.jinja").write_text(BROKEN)
+    update = ("--baseline", file, "--update-baseline", "--reason")
+    assert command("check", "template", "a", *update, "one")[0] == 0
+    assert command("check", "template", "other.jinja", *update, "two")[0] == 0
+    assert accepted(file) == {"a/chat.jinja": {"one"}, "other.jinja": {"two"}}
+    (twins / "a/chat.jinja").write_text("{% for")  # can't be looked at
+    code, text, _ = command("check", "template", "a", "b", "other.jinja", *update, "three")
+    assert code == 3
+    assert "error a/chat.jinja: a/chat.jinja:1: not a valid template" in text
+    assert accepted(file) == {"a/chat.jinja": {"one"}, "other.jinja": {"two"}}
+    (twins / "a/chat.jinja").write_text(CLEAN)
+    assert command("check", "template", "a", "b", *update, "four")[0] == 0
+    assert accepted(file) == {"other.jinja": {"two"}}
 
 
 @pytest.mark.parametrize(

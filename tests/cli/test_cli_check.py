@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from .command import Command
+from .command import Command, Ended
 
 CLEAN = "{% for m in messages %}<{{ m.role }}>{{ m.content }}</s>{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}"
 TRIMS = CLEAN.replace("{{ m.content }}", "{{ m.content if loop.last else m.content[:9] }}")
@@ -171,6 +171,133 @@ def test_only_what_a_change_makes_worse_fails(command: Command, project: Path) -
         assert ended.code == 2
         assert "--base takes a commit" in ended.err
     assert not (project / "hooked").exists()
+
+
+def test_a_new_template_is_not_excused_by_an_old_one_of_its_name(command: Command, project: Path) -> None:
+    (project / "agentctx.toml").write_text('[[templates]]\npaths = ["**/*.jinja"]\n')
+    (project / "templates/coder.jinja").write_text(TRIMS)
+    git(project, "init", "-q")
+    git(project, "add", ".")
+    git(project, "commit", "-q", "-m", "base")
+    (project / "more").mkdir()
+    (project / "more/coder.jinja").write_text(TRIMS)
+    worse = command("check", "--base", "HEAD", "--format", "json")
+    assert worse.code == 1
+    found = json.loads(worse.out)["findings"]
+    failing = {each["subject"] for each in found if each["allowed"] is None and each["level"] == "error"}
+    assert failing == {"more/coder.jinja"}
+    # A template that was moved is no worse than before.
+    (project / "templates/coder.jinja").unlink()
+    moved = command("check", "--base", "HEAD")
+    assert moved.code == 0, moved.out
+    assert "are gone" not in moved.out
+
+
+def test_a_path_that_the_revision_has_not_leaves_the_others(command: Command, project: Path) -> None:
+    (project / "agentctx.toml").write_text(
+        '[[templates]]\npaths = ["templates/coder.jinja", "more/new.jinja"]\n'
+    )
+    (project / "templates/coder.jinja").write_text(TRIMS)
+    git(project, "init", "-q")
+    git(project, "add", ".")
+    git(project, "commit", "-q", "-m", "base")
+    (project / "more").mkdir()
+    (project / "more/new.jinja").write_text(CLEAN)
+    assert command("check", "--base", "HEAD").code == 0
+
+
+def subjects(file: Path) -> dict[str, str]:
+    """A baseline's reason by subject."""
+    return {entry["subject"]: entry["reason"] for entry in json.loads(file.read_text())["accepted"]}
+
+
+def test_one_baseline_for_several_checks(command: Command, project: Path) -> None:
+    """Each update writes about what it checked, and keeps the rest."""
+    (project / "templates/coder.jinja").write_text(TRIMS)
+    (project / "prompts.py").write_text(CLOCK)
+    log_with_a_clock(project)
+    tables = {
+        "templates": '[[templates]]\npaths = ["templates/*.jinja"]\n',
+        "builders": '[[builders]]\ncallable = "prompts:build"\nvary = ["clock"]\n',
+        "logs": '[[logs]]\nfiles = ["log.jsonl"]\n',
+    }
+    file = project / "known.json"
+    update = ("--baseline", file, "--update-baseline", "--reason")
+    for name, table in tables.items():
+        (project / f"{name}.toml").write_text(table)
+        ended = command("check", "--config", project / f"{name}.toml", *update, name)
+        assert ended.code == 0, ended.out + ended.err
+    (project / "templates/other.jinja").write_text(TRIMS)
+    assert command("check", "template", "other.jinja", *update, "by command").code == 0
+    reasons = {
+        "templates/coder.jinja": "templates",
+        "templates/other.jinja": "by command",
+        "prompts:build": "builders",
+        "log.jsonl": "logs",
+    }
+    assert subjects(file) == reasons
+    # All at once finds nothing new, and says nothing else.
+    (project / "agentctx.toml").write_text("".join(tables.values()))
+    before = file.read_text()
+    ended = command("check", *update, "everything")
+    assert ended.code == 0, ended.out + ended.err
+    assert file.read_text() == before
+    assert "take the entry out" not in ended.out
+    # What can't be evaluated keeps its entries, what is mended loses them.
+    (project / "prompts.py").write_text("def build(messages, tools):\n    raise ValueError\n")
+    (project / "templates/coder.jinja").write_text(CLEAN)
+    assert command("check", *update, "once more").code == 3
+    del reasons["templates/coder.jinja"]
+    assert subjects(file) == reasons
+    (project / "prompts.py").write_text(BUILDER)
+    (project / "log.jsonl").write_text((project / "log.jsonl").read_text().splitlines()[0] + "\n")
+    assert command("check", *update, "once more").code == 0
+    assert subjects(file) == {"templates/other.jinja": "by command"}
+
+
+def test_what_is_suppressed_needs_no_baseline(command: Command, project: Path) -> None:
+    (project / "prompts.py").write_text(CLOCK)
+    (project / "templates/coder.jinja").write_text(TRIMS)
+    suppressed = '[[suppress]]\nsubject = "prompts:*"\ncode = "AC101"\nreason = "a demo"\n'
+    (project / "agentctx.toml").write_text(CONFIG + suppressed)
+    ended = command("check", "--update-baseline", "--reason", "known")
+    assert ended.code == 0, ended.out + ended.err
+    assert subjects(project / "known.json") == {"templates/coder.jinja": "known"}
+    assert "take it out" not in ended.out
+    # An entry beside the suppression stays, with its reason, and is no contradiction.
+    entries = json.loads((project / "known.json").read_text())
+    entries["accepted"].append({"subject": "prompts:build", "reason": "by hand"})
+    (project / "known.json").write_text(json.dumps(entries))
+    for arguments in (("check",), ("check", "--update-baseline", "--reason", "again")):
+        ended = command(*arguments)
+        assert ended.code == 0, ended.out
+        assert "allowed: a demo" in ended.out
+        assert "take" not in ended.out
+        assert subjects(project / "known.json")["prompts:build"] == "by hand"
+
+
+def test_a_suppression_of_a_shared_name_needs_the_path(command: Command, project: Path) -> None:
+    (project / "more").mkdir()
+    for folder in ("templates", "more"):
+        (project / folder / "coder.jinja").write_text(TRIMS)
+    tables = '[[templates]]\npaths = ["templates"]\n[[templates]]\npaths = ["more"]\nkeywords = {a = 1}\n'
+
+    def suppressing(subject: str) -> Ended:
+        entry = f'[[suppress]]\nsubject = "{subject}"\nreason = "old"\n'
+        (project / "agentctx.toml").write_text(tables + entry)
+        return command("check")
+
+    named = suppressing("coder")
+    assert named.code == 1
+    assert (
+        "note: suppress[0] (coder) covers nothing: several templates are called so, write the path of the one that is meant "
+        "(templates/coder.jinja, more/coder.jinja)" in named.out
+    )
+    one = suppressing("more/coder.jinja")
+    assert one.code == 1
+    assert "! AC150 template-made  templates/coder.jinja:1  templates/coder.jinja, a_chat" in one.out
+    assert "! AC150 template-made  more/coder.jinja:1" not in one.out
+    assert suppressing("cod*").code == suppressing("*/coder.jinja").code == 0
 
 
 @pytest.mark.parametrize(
