@@ -9,7 +9,7 @@ from typing import Any
 from agentctx.backends.adapter import Call, need
 from agentctx.backends.affinity import OPENAI, Affinity
 from agentctx.backends.backend import BadResponse, Completion, Options, StreamBroken
-from agentctx.backends.streamed_fields import StreamedFields, joined_lists
+from agentctx.backends.streamed_fields import StreamedFields, joined_lists, said
 from agentctx.interchange import openai_chat
 from agentctx.interchange.wire import without
 from agentctx.rendering.prompt import Prompt
@@ -62,15 +62,11 @@ class _Calls:
 
 
 def _call(fields: StreamedFields) -> dict[str, Any]:
-    call = _said(fields.whole())
+    call = said(fields.whole())
     kind, text = ("custom", "input") if "custom" in call else ("function", "arguments")
-    inner = _said(call.get(kind) or {})
+    inner = said(call.get(kind) or {})
     call[kind] = inner if {"name", text} <= inner.keys() else {"name": "", text: "", **inner}
     return call if {"id", "type"} <= call.keys() else {"id": "", "type": kind, **call}
-
-
-def _said(fields: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in fields.items() if value is not None}
 
 
 def _text_of(content: Any) -> str:

@@ -18,6 +18,11 @@ _GROW = ("text", "thinking", "summary")
 """What grows in an item of a list."""
 
 
+def said(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields that are not null."""
+    return {key: value for key, value in fields.items() if value is not None}
+
+
 class StreamedFields:
     """Takes pieces of one object; a field keeps the place at which it was first seen. Takes time in what was added."""
 
@@ -75,7 +80,7 @@ class _Item:
 
     def add(self, item: Mapping[str, Any]) -> None:
         self.fields.add(item)
-        self._known |= {key: value for key, value in item.items() if value is not None}
+        self._known |= said(item)
 
     def goes_on_with(self, item: Any) -> bool:
         """Whether an object is more of this one: a text or a thought that no signature has closed, nothing else different."""
@@ -83,5 +88,5 @@ class _Item:
         if not isinstance(item, Mapping) or known.get("signature") or not any(key in known for key in _GROW):
             return False
         return "type" in known and all(
-            key in _GROW or value is None or known.get(key, value) == value for key, value in item.items()
+            key in _GROW or known.get(key, value) == value for key, value in said(item).items()
         )

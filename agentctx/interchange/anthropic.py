@@ -221,7 +221,7 @@ def _read_result(block: dict[str, Any], at: int, where: str) -> tuple[Message, d
 
 
 def write_items(messages: Sequence[Message]) -> list[dict[str, Any]]:
-    """Messages as the API's list: results that follow each other share a user message."""
+    """Messages as the API's list: results that follow each other share a user message, a reply of nothing has none."""
     items: list[dict[str, Any]] = []
     open_results: list[Any] | None = None
     for run, shape in groups.groups(API, messages, 0):
@@ -234,7 +234,8 @@ def write_items(messages: Sequence[Message]) -> list[dict[str, Any]]:
                 pass
         for message in run:
             if message.role != "tool":
-                items.append(_write_message(message))
+                item = _write_message(message)
+                items += [item] if item["content"] or message.role != "assistant" else []
                 open_results = None
                 continue
             if open_results is None:
@@ -242,6 +243,11 @@ def write_items(messages: Sequence[Message]) -> list[dict[str, Any]]:
                 items.append({"role": "user", "content": open_results})
             open_results.append(_write_result(message))
     return items
+
+
+def says_nothing(message: Message) -> bool:
+    """Whether a message is a reply without content. The model may give one, and the API refuses to be sent it."""
+    return message.role == "assistant" and not write_items([message])
 
 
 def _write_message(message: Message) -> dict[str, Any]:

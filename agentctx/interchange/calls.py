@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 from agentctx.errors import InputError
@@ -38,7 +39,7 @@ def write_call(api: str, call: ToolCall) -> dict[str, Any]:
     """One tool call as the API takes it."""
     if shape := hint_of(call, api).get("shape"):
         try:
-            return need_object(fill(shape, lambda path: _value(call, path)), "tool call")
+            return need_object(fill(shape, lambda path: _value(api, call, path)), "tool call")
         except Misfit:
             pass
     match api:
@@ -59,20 +60,28 @@ def write_call(api: str, call: ToolCall) -> dict[str, Any]:
 
 
 def arguments_object(call: ToolCall) -> dict[str, Any]:
-    """The arguments for an API that takes an object; a string that holds none stands under ``arguments``."""
+    """The arguments for an API that takes an object."""
+    return object_of(call.arguments)
+
+
+def object_of(arguments: str) -> dict[str, Any]:
+    """Arguments as an object; a string that holds none, such as one that was cut off, stands under ``arguments``."""
     try:
-        value = JSON_DECODER.decode(call.arguments) if call.arguments.strip() else {}
+        value = JSON_DECODER.decode(arguments) if arguments.strip() else {}
     except ValueError:
-        value = call.arguments
+        value = arguments
     return value if isinstance(value, dict) else {"arguments": value}
 
 
-def _value(call: ToolCall, path: list[Any]) -> Any:
+def _value(api: str, call: ToolCall, path: list[Any]) -> Any:
     match path:
         case ["id" | "name" | "arguments" as field]:
             return getattr(call, field)
         case ["object"]:
-            value = JSON_DECODER.decode(call.arguments)
-            if canonical_json(value) == call.arguments:
-                return value
+            with suppress(ValueError):
+                value = JSON_DECODER.decode(call.arguments)
+                if canonical_json(value) == call.arguments:
+                    return value
+            if api == "anthropic.messages":
+                return arguments_object(call)
     raise Misfit

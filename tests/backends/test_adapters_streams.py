@@ -13,15 +13,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentctx.backends.adapter import Adapter
+from agentctx.backends.anthropic import AnthropicMessages
 from agentctx.backends.backend import Completion, Options
 from agentctx.backends.http import HttpBackend
 from agentctx.backends.openai_chat import OpenAIChat
 from agentctx.caches.registry import parse_cache
 from agentctx.history import History
-from agentctx.interchange import openai_chat
-from agentctx.messages import canonical_json
+from agentctx.interchange import anthropic, openai_chat
+from agentctx.messages import Message, canonical_json
 from agentctx.rendering import load_renderer
 from agentctx.session import Session, SessionParts
+from agentctx.usage import Usage
 
 RENDERER = load_renderer("chatml")
 Json = dict[str, Any]
@@ -44,6 +46,49 @@ def cut(draw: Any, text: str) -> list[str]:
     """The text in pieces, some of them empty."""
     ends = sorted(draw(st.lists(st.integers(0, len(text)), max_size=3)))
     return [text[start:end] for start, end in zip([0, *ends], [*ends, len(text)], strict=True)]
+
+
+# -- what later requests carry ---------------------------------------------------------------------------
+
+
+def sse(events: list[Json]) -> httpx.Response:
+    lines = [f"event: {event.get('type', 'message')}\ndata: {json.dumps(event)}\n\n" for event in events]
+    return httpx.Response(200, text="".join(lines), headers={"content-type": "text/event-stream"})
+
+
+def sent_after(make: Callable[[], Adapter], answers: list[httpx.Response], *, stream: bool) -> list[Json]:
+    """The bodies of a session's requests: the first reply is the one in question, each call is answered, and so on."""
+    sent: list[Json] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        sent.append(json.loads(request.content))
+        return answers[len(sent) - 1]
+
+    with (
+        httpx.Client(transport=httpx.MockTransport(answer)) as client,
+        HttpBackend(make(), "http://server/v1", client=client) as backend,
+    ):
+        history = History("You are an agent.")
+        session = Session(SessionParts(history, RENDERER, parse_cache("paged:16"), strict=True), backend)
+        history.user("Go.")
+        for _ in answers:
+            if stream:
+                list(session.stream(Options()))
+            else:
+                session.complete(Options())
+            for call in history.open_calls:
+                history.tool_result(call, "done")
+            history.user("Go on.")
+    return sent
+
+
+def assert_carried(bodies: list[Json], key: str, reply: list[Json]) -> None:
+    """Every request begins with the one before, and behind the first one stands the reply as it came."""
+    items = [[canonical_json(item) for item in body[key]] for body in bodies]
+    for before, after in pairwise(items):
+        assert after[: len(before)] == before
+    first = len(items[0])
+    assert items[1][first : first + len(reply)] == [canonical_json(item) for item in reply]
 
 
 # -- chat completions ------------------------------------------------------------------------------------
@@ -313,49 +358,6 @@ def test_chat_streams_as_vendors_send_them(name: str) -> None:
     assert canonical_json(openai_chat.write_message(found.message)) == canonical_json(message)
 
 
-# -- what later requests carry ---------------------------------------------------------------------------
-
-
-def sse(events: list[Json]) -> httpx.Response:
-    lines = [f"event: {event.get('type', 'message')}\ndata: {json.dumps(event)}\n\n" for event in events]
-    return httpx.Response(200, text="".join(lines), headers={"content-type": "text/event-stream"})
-
-
-def sent_after(make: Callable[[], Adapter], answers: list[httpx.Response], *, stream: bool) -> list[Json]:
-    """The bodies of a session's requests: the first reply is the one in question, each call is answered, and so on."""
-    sent: list[Json] = []
-
-    def answer(request: httpx.Request) -> httpx.Response:
-        sent.append(json.loads(request.content))
-        return answers[len(sent) - 1]
-
-    with (
-        httpx.Client(transport=httpx.MockTransport(answer)) as client,
-        HttpBackend(make(), "http://server/v1", client=client) as backend,
-    ):
-        history = History("You are an agent.")
-        session = Session(SessionParts(history, RENDERER, parse_cache("paged:16"), strict=True), backend)
-        history.user("Go.")
-        for _ in answers:
-            if stream:
-                list(session.stream(Options()))
-            else:
-                session.complete(Options())
-            for call in history.open_calls:
-                history.tool_result(call, "done")
-            history.user("Go on.")
-    return sent
-
-
-def assert_carried(bodies: list[Json], key: str, reply: list[Json]) -> None:
-    """Every request begins with the one before, and behind the first one stands the reply as it came."""
-    items = [[canonical_json(item) for item in body[key]] for body in bodies]
-    for before, after in pairwise(items):
-        assert after[: len(before)] == before
-    first = len(items[0])
-    assert items[1][first : first + len(reply)] == [canonical_json(item) for item in reply]
-
-
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
 @pytest.mark.parametrize("name", list(CHAT))
 def test_a_chat_reply_goes_out_again_as_it_came(name: str, stream: bool) -> None:
@@ -366,3 +368,206 @@ def test_a_chat_reply_goes_out_again_as_it_came(name: str, stream: bool) -> None
     if stream:
         answers = [sse(chat_events(deltas)), *[sse(chat_events([{"content": "ok"}]))] * 2]
     assert_carried(sent_after(OpenAIChat, answers, stream=stream), "messages", [message])
+
+
+# -- Anthropic Messages ----------------------------------------------------------------------------------
+
+objects = st.dictionaries(texts, plain, max_size=2)
+citations = st.lists(
+    st.fixed_dictionaries({"type": st.just("char_location"), "cited_text": texts}), max_size=2
+)
+anthropic_block = st.one_of(
+    st.fixed_dictionaries({"type": st.just("text"), "text": texts}, optional={"citations": citations}),
+    st.fixed_dictionaries({"type": st.just("thinking"), "thinking": texts, "signature": texts}),
+    st.fixed_dictionaries({"type": st.just("redacted_thinking"), "data": texts}),
+    st.fixed_dictionaries(
+        {"type": st.just("tool_use"), "id": texts, "name": texts, "input": objects},
+        optional={"caller": st.just({"type": "direct"})},
+    ),
+    st.fixed_dictionaries({"type": st.just("server_tool_use"), "id": texts, "name": texts, "input": objects}),
+    st.fixed_dictionaries(
+        {
+            "type": st.just("mcp_tool_result"),
+            "content": st.lists(st.fixed_dictionaries({"type": st.just("text"), "text": texts}), max_size=2),
+        }
+    ),
+    st.fixed_dictionaries({"type": st.just("compaction"), "content": texts, "encrypted_content": texts}),
+)
+_GROWING: Json = {"text": "", "thinking": "", "signature": "", "input": {}}
+
+
+def block_events(draw: Any, index: int, block: Json) -> list[Json]:
+    begun = {key: _GROWING.get(key, value) for key, value in block.items()}
+    deltas: list[Json] = []
+    match block["type"]:
+        case "text":
+            deltas = [{"type": "text_delta", "text": piece} for piece in cut(draw, block["text"])]
+            if "citations" in block:
+                begun["citations"] = draw(st.sampled_from([[], None] if block["citations"] else [[]]))
+                deltas += [{"type": "citations_delta", "citation": one} for one in block["citations"]]
+        case "thinking":
+            deltas = [{"type": "thinking_delta", "thinking": piece} for piece in cut(draw, block["thinking"])]
+            deltas.append({"type": "signature_delta", "signature": block["signature"]})
+        case "tool_use" | "server_tool_use":
+            text = json.dumps(block["input"]) if block["input"] else ""
+            deltas = [{"type": "input_json_delta", "partial_json": piece} for piece in cut(draw, text)]
+        case "compaction":
+            begun |= {"content": None, "encrypted_content": None}
+            deltas = [{**block, "type": "compaction_delta"}]
+    return [
+        {"type": "content_block_start", "index": index, "content_block": begun},
+        *({"type": "content_block_delta", "index": index, "delta": delta} for delta in deltas),
+        {"type": "content_block_stop", "index": index},
+    ]
+
+
+USAGE: Json = {"input_tokens": 10, "cache_read_input_tokens": 5000, "cache_creation_input_tokens": 20}
+
+
+def anthropic_body(blocks: list[Json], stop: str = "end_turn") -> Json:
+    return {
+        "id": "1",
+        "type": "message",
+        "role": "assistant",
+        "model": "m",
+        "content": blocks,
+        "stop_reason": stop,
+        "usage": {**USAGE, "output_tokens": 9},
+    }
+
+
+def anthropic_events(draw: Any, blocks: list[Json], stop: str = "end_turn", **said: Any) -> list[Json]:
+    begun = {**anthropic_body([]), "stop_reason": None, "usage": {**USAGE, "output_tokens": 1}}
+    return [
+        {"type": "message_start", "message": begun},
+        *(event for at, block in enumerate(blocks) for event in block_events(draw, at, block)),
+        {"type": "message_delta", "delta": {"stop_reason": stop}, "usage": {"output_tokens": 9, **said}},
+        {"type": "message_stop"},
+    ]
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.data())
+def test_an_anthropic_reply_is_the_same_streamed_and_whole(data: st.DataObject) -> None:
+    blocks = data.draw(st.lists(anthropic_block, min_size=1, max_size=4))
+    blocks = [data.draw(st.permutations(list(block.items())).map(dict)) for block in blocks]
+    found = streamed(AnthropicMessages(), anthropic_events(data.draw, blocks))
+    assert found == AnthropicMessages().completion(anthropic_body(blocks))
+    [item] = anthropic.write_items([found.message])
+    assert canonical_json(item) == canonical_json({"role": "assistant", "content": blocks})
+
+
+def at_once(strategy: st.SearchStrategy[Any]) -> Any:
+    """Stands for ``draw`` where a text need not be cut."""
+    return []
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {},
+        dict.fromkeys(USAGE),
+        {**dict.fromkeys(USAGE), "cache_creation": None, "server_tool_use": None},
+        {"input_tokens": None},
+    ],
+)
+def test_a_null_in_the_last_usage_takes_nothing_back(said: Json) -> None:
+    events = anthropic_events(at_once, [{"type": "text", "text": "yes"}], **said)
+    assert streamed(AnthropicMessages(), events).usage == Usage(
+        prompt=5030, cached=5000, written=20, output=9
+    )
+
+
+@pytest.mark.parametrize("arguments", ['{"path": "a", "text": "lon', '{"path": "a", "text": NaN}', "[1", "{"])
+def test_arguments_that_were_cut_off_are_kept(arguments: str) -> None:
+    """The reply was paid for: what the model wrote is the call's, and the API is sent an object that holds it."""
+    use = {"type": "tool_use", "id": "t", "name": "write", "input": {}, "caller": {"type": "direct"}}
+    events = anthropic_events(at_once, [{"type": "text", "text": "I write."}, use], "max_tokens")
+    pieces = [
+        {
+            "type": "content_block_delta",
+            "index": 1,
+            "delta": {"type": "input_json_delta", "partial_json": piece},
+        }
+        for piece in (arguments[:4], arguments[4:])
+    ]
+    found = streamed(AnthropicMessages(), [*events[:-3], *pieces, *events[-3:]])
+    [call] = found.message.tool_calls
+    assert (found.finish_reason, call.id, call.name, call.arguments) == (
+        "max_tokens",
+        "t",
+        "write",
+        arguments,
+    )
+    [item] = anthropic.write_items([found.message])
+    assert item["content"][1]["input"] == {"arguments": arguments}
+    assert {**item["content"][1], "input": {}} == use
+    history = History("You are an agent.")
+    history.user("Go.")
+    history.append(found.message)
+    history.tool_result("t", "these arguments were cut off")
+    assert anthropic.write(history.request())["messages"][1] == item
+
+
+EMPTY_REPLIES: dict[str, list[Json]] = {
+    "no block": [],
+    "an empty text": [{"type": "text", "text": ""}],
+}
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+@pytest.mark.parametrize("name", list(EMPTY_REPLIES))
+def test_an_empty_reply_is_not_sent_to_anthropic(name: str, stream: bool) -> None:
+    """The API refuses messages without content; markers stand where the request before had them."""
+    blocks = EMPTY_REPLIES[name]
+    ok = [{"type": "text", "text": "ok"}]
+    if stream:
+        answers = [sse(anthropic_events(at_once, found)) for found in (blocks, blocks, ok)]
+    else:
+        answers = [httpx.Response(200, json=anthropic_body(found)) for found in (blocks, blocks, ok)]
+    bodies = sent_after(AnthropicMessages, answers, stream=stream)
+    marker = {"cache_control": {"type": "ephemeral"}}
+    texts_sent = [[message["content"] for message in body["messages"]] for body in bodies]
+    go: list[list[Json]] = [[{"type": "text", "text": text}] for text in ("Go.", "Go on.", "Go on.")]
+    marked: list[list[Json]] = [[{**block, **marker} for block in content] for content in go]
+    assert texts_sent == [marked[:1], marked[:2], [go[0], *marked[1:]]]
+
+
+def test_messages_without_content_are_not_written_for_anthropic() -> None:
+    """Wherever they come from; a body that has one is written as it came."""
+    replies = [
+        Message(role="assistant"),
+        Message(role="assistant", content=()),
+        Message(role="assistant", reasoning="hm"),
+    ]
+    for reply in replies:
+        messages = (Message(role="user", content="a"), reply, Message(role="user", content="b"))
+        items = anthropic.write_items(messages)
+        assert items == [{"role": "user", "content": "a"}, {"role": "user", "content": "b"}]
+    for content in ("", []):
+        body = {"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": content}] * 2}
+        assert anthropic.write(anthropic.read(body)) == body
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+def test_an_anthropic_reply_goes_out_again_as_it_came(stream: bool) -> None:
+    blocks: list[Json] = [
+        {"type": "compaction", "content": "Before that: nothing.", "encrypted_content": "E"},
+        {"type": "thinking", "thinking": "hm", "signature": "S"},
+        {"type": "redacted_thinking", "data": "D"},
+        {"type": "text", "text": "yes", "citations": [{"type": "char_location", "cited_text": "x"}]},
+        {
+            "type": "tool_use",
+            "id": "t",
+            "name": "f",
+            "input": {"b": 1, "a": [2]},
+            "caller": {"type": "direct"},
+        },
+    ]
+    contents: list[list[Json]] = [blocks, [{"type": "text", "text": "ok"}], [{"type": "text", "text": "ok"}]]
+    if stream:
+        answers = [sse(anthropic_events(at_once, content)) for content in contents]
+    else:
+        answers = [httpx.Response(200, json=anthropic_body(content)) for content in contents]
+    bodies = sent_after(lambda: AnthropicMessages(markers=False), answers, stream=stream)
+    assert_carried(bodies, "messages", [{"role": "assistant", "content": blocks}])
