@@ -179,7 +179,7 @@ def test_fingerprints_stay_when_lines_and_texts_move() -> None:
 
     def marks(made: CheckResult) -> list[str]:
         return [
-            entry["partialFingerprints"]["agentctx/v1"]
+            entry["partialFingerprints"]["agentctx/v2"]
             for entry in sarif(made, version="1")["runs"][0]["results"]
         ]
 
