@@ -229,7 +229,7 @@ STORES: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("error", [torch.OutOfMemoryError, RuntimeError])
 @pytest.mark.parametrize(
-    "store,fails",
+    ("store", "fails"),
     [(store, fails) for store in STORES for fails in ("waiting", "first layer", "last layer")]
     + [("hash over host memory", "moving")],
 )

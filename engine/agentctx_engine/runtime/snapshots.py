@@ -150,16 +150,20 @@ def put_back(kv: KvStore, runner: ModelRunner, snapshot: Snapshot, salt: str | N
 
 
 def _usable_tokens(kv: KvStore, runner: ModelRunner, snapshot: Snapshot) -> TokenArray:
-    """The tokens that can be put back: all, or whole blocks where a windowed layer's file begins late.
+    """The tokens that can be put back: all, or whole blocks where windowed layers keep the window before the end alone.
 
-    Raises ``SnapshotError`` if the engine would need positions that the file left out.
+    There a text can be continued from its last whole block only if the window before that, not before the text's end, is
+    there; and in whole blocks too, since other texts may find each block. Raises ``SnapshotError`` if the engine would need
+    positions that the file left out.
     """
-    tokens = snapshot.token_ids
-    if not any(layer.first for layer in snapshot.layers):
-        return tokens
-    tokens = tokens[: len(tokens) // kv.block_size * kv.block_size]
+    tokens, size = snapshot.token_ids, kv.block_size
+    if not kv.keeps_all_windows:
+        tokens = tokens[: len(tokens) // size * size]
     for layer, window in zip(snapshot.layers, runner.model.config.windows, strict=True):
-        needed = 0 if window is None or kv.keeps_all_windows else max(0, len(tokens) - window + 1)
+        if window is None or kv.keeps_all_windows:
+            needed = 0
+        else:
+            needed = max(0, len(tokens) - window + 1) // size * size
         if layer.first > needed:
             raise SnapshotError(
                 f"the snapshot holds a windowed layer from token {layer.first} on, this engine needs {needed}: save it "
