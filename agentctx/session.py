@@ -174,7 +174,7 @@ def arrival_of(
     )
 
 
-_CUT_OFF = ("length", "max_tokens", "limit")
+_CUT_OFF = ("length", "max_tokens", "max_output_tokens", "limit")
 
 
 def generated_ids(renderer: Renderer, prompt: Prompt, completion: Completion) -> TokenIds:
