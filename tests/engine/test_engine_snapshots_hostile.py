@@ -7,6 +7,8 @@ import json
 from collections.abc import Callable, Iterator
 from copy import deepcopy
 from pathlib import Path
+from random import Random
+from threading import Event
 from typing import Any
 
 import pytest
@@ -15,11 +17,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from agentctx_engine import Engine
+from agentctx_engine.models import Family
 from agentctx_engine.runtime import EngineMemoryError, SnapshotError
+from agentctx_engine.runtime.block_directory import BlockDirectory
 from agentctx_engine.runtime.model_runner import ModelRunner
+from agentctx_engine.runtime.paged_store import PagedStore
 from agentctx_engine.runtime.tiers import TierCopier
 
-from .test_engine_tiers import ask, engine_of, texts
+from .test_engine_tiers import ANSWER, ask, engine_of, texts, uncached
 
 [TEXT] = texts(1, 40)
 Header = dict[str, Any]
@@ -270,3 +275,41 @@ def test_a_restore_that_fails_half_way_costs_no_block(
         engine.drop_cached()
         assert engine.restore(tmp_path / "short").findable_tokens == length
         assert ask(engine, (*short, 1, 2))[0] == length
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("waiting", [False, True], ids=["alone", "others wait for the files"])
+@pytest.mark.parametrize("family", ["llama", "mistral"])
+@pytest.mark.parametrize("seed", range(2))
+def test_a_restored_prefix_counts_on_no_file(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, family: Family, waiting: bool, seed: int
+) -> None:
+    """The tiers below hold the prefix too, in files of which some are damaged."""
+    random = Random(seed)
+    located, locate, read = Event(), PagedStore.locate, BlockDirectory.read
+
+    def tell(self: PagedStore, *arguments: Any) -> Any:
+        located.set()
+        return locate(self, *arguments)
+
+    def wait_and_read(self: BlockDirectory, *arguments: Any) -> Any:
+        assert located.wait(60)
+        return read(self, *arguments)
+
+    with engine_of(family, disk_dir=tmp_path / "tier", host_blocks=2, num_blocks=24) as engine:
+        engine.save(TEXT, tmp_path / "prefix")
+        for other in texts(3, 41, seed=5):
+            engine.generate(other, ANSWER)
+        engine._loop.call(lambda: [f.result() for f in engine._core.kv._tiers.copier._writing])  # type: ignore[attr-defined]
+        for file in sorted(tmp_path.rglob("tier/**/*.kv")):
+            if seed == 0 or random.random() < 0.4:
+                file.write_bytes(file.read_bytes()[: random.choice([0, 100, -1])])
+        monkeypatch.setattr(PagedStore, "locate", tell)
+        monkeypatch.setattr(BlockDirectory, "read", wait_and_read)
+        prompt = (*TEXT, 1, 2)
+        waiter = engine.submit(prompt, ANSWER) if waiting else None
+        assert engine.restore(tmp_path / "prefix").findable_tokens == 40
+        assert engine.match(prompt).hit_tokens == 40
+        assert ask(engine, prompt, family) == (40, 0, 0)
+        if waiter is not None:
+            assert waiter.result().token_ids == uncached(family, prompt)

@@ -186,7 +186,7 @@ class Engine:
         core = self._core
         snapshot = read_snapshot(path, snapshots.comparable_identity(self.model))
         snapshots.check(path, snapshot, self.model, cache_salt)
-        return self._loop.call(lambda: snapshots.put_back(core.kv, core.runner, snapshot, cache_salt))
+        return self._loop.call(lambda: snapshots.put_back(core, snapshot, cache_salt))
 
     # -- the end --------------------------------------------------------------------------------------------
 

@@ -221,7 +221,10 @@ class KvStore(Protocol):
         ...
 
     def place(self, tokens: TokenArray, salt: str | None) -> PlacedPrefix | None:
-        """Blocks for a text whose keys and values the caller writes, then calls ``placed``. ``None`` without room."""
+        """Blocks for a text whose keys and values the caller writes, then calls ``placed``. ``None`` without room.
+
+        It counts on nothing in other tiers, which may turn out to be damaged. What ``locate`` finds must have arrived.
+        """
         ...
 
     def placed(self, prefix: PlacedPrefix) -> None:

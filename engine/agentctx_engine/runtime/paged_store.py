@@ -299,22 +299,25 @@ class PagedStore:
             self._tiers.copier.close()
 
     def locate(self, tokens: TokenArray, salt: str | None) -> PlacedPrefix:
-        while True:
-            # A lookup leaves out the last token of a text, so here one more follows.
-            kv = self.open(np.append(tokens, np.int32(0)), salt).kv
-            hit = self.manager.match(kv)
-            elsewhere = [i for table in hit.blocks for i, block in enumerate(table) if block < 0]
-            if not elsewhere:
-                break
-            tokens = tokens[: min(elsewhere) * self.block_size]
+        hit = self._find_on_device(tokens, salt)
         tables = [list(table) for table in hit.blocks]
         if hit.partial is not None:
             tables[0].append(hit.partial.block)
         return self._prefix(hit.num_tokens, tables)
 
+    def _find_on_device(self, tokens: TokenArray, salt: str | None) -> Hit:
+        """What ``match`` finds of a text, its last token included, before the first block that lies elsewhere."""
+        while True:
+            # A lookup leaves out the last token of a text, so here one more follows.
+            hit = self.manager.match(self.open(np.append(tokens, np.int32(0)), salt).kv)
+            elsewhere = [i for table in hit.blocks for i, block in enumerate(table) if block < 0]
+            if not elsewhere:
+                return hit
+            tokens = tokens[: min(elsewhere) * self.block_size]
+
     def place(self, tokens: TokenArray, salt: str | None) -> PlacedPrefix | None:
         kv = self.open(tokens, salt).kv
-        hit = self.manager.match(kv)
+        hit = self._find_on_device(tokens, salt)
         if hit.partial is not None:
             hit = replace(hit, num_tokens=hit.num_tokens - hit.partial.num_tokens, partial=None)
         external = len(tokens) - hit.num_tokens

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import torch
 
+from agentctx_engine.runtime.core import EngineCore
 from agentctx_engine.runtime.errors import EngineMemoryError, SnapshotError
 from agentctx_engine.runtime.kv_store import BlockTable, KvStore, PlacedPrefix, TokenArray
 from agentctx_engine.runtime.model_runner import DecoderModel, ModelRunner
@@ -120,24 +121,22 @@ def take(kv: KvStore, runner: ModelRunner, tokens: TokenArray, salt: str | None)
 
 
 @torch.inference_mode()
-def put_back(kv: KvStore, runner: ModelRunner, snapshot: Snapshot, salt: str | None) -> RestoredPrefix:
+def put_back(core: EngineCore, snapshot: Snapshot, salt: str | None) -> RestoredPrefix:
     """Write a snapshot into blocks and make them findable. Between two steps. Raises ``EngineMemoryError`` without room."""
-    tokens = _usable_tokens(kv, runner, snapshot)
-    prefix = kv.place(tokens, salt)
-    if prefix is None:
-        raise EngineMemoryError(
-            f"a prefix of {len(tokens)} tokens doesn't fit what is free of the pool's {kv.pool_state().total} blocks "
-            f"of {kv.block_size}; raise num_blocks, or restore when fewer requests run"
-        )
+    kv, prefix = core.kv, None
+    tokens = _usable_tokens(kv, core.runner, snapshot)
     try:
-        kv.wait_until_safe([prefix.tables])
-        for index, layer in enumerate(snapshot.layers):
-            table, first = _of_layer(runner, prefix, index)
-            start = max(first, layer.first, prefix.num_reused)
-            kept = slice(start - layer.first, len(tokens) - layer.first)
-            runner.write_layer(index, table, start, layer.keys[kept], layer.values[kept])
+        if not kv.settled:
+            # A block that is on its way to others may never come, and nobody may then be told that it can be found.
+            kv.wait_until_safe([kv.locate(tokens, salt).tables])
+            core.scheduler.readmit_broken()
+        prefix = kv.place(tokens, salt)
+        if prefix is not None:
+            kv.wait_until_safe([prefix.tables])
+            _write(core.runner, prefix, snapshot)
     except BaseException as error:
-        kv.abandon(prefix)
+        if prefix is not None:
+            kv.abandon(prefix)
         kv.drop_cached()  # it may count on copies, of blocks that made room, which were never made
         if isinstance(error, MemoryError | torch.OutOfMemoryError):
             raise EngineMemoryError(
@@ -145,8 +144,22 @@ def put_back(kv: KvStore, runner: ModelRunner, snapshot: Snapshot, salt: str | N
                 "of KV blocks"
             ) from error
         raise
+    if prefix is None:
+        raise EngineMemoryError(
+            f"a prefix of {len(tokens)} tokens doesn't fit what is free of the pool's {kv.pool_state().total} blocks "
+            f"of {kv.block_size}; raise num_blocks, or restore when fewer requests run"
+        )
     kv.placed(prefix)
     return RestoredPrefix(tokens, kv.locate(tokens, salt).num_tokens)
+
+
+def _write(runner: ModelRunner, prefix: PlacedPrefix, snapshot: Snapshot) -> None:
+    """What of ``prefix`` was not there before."""
+    for index, layer in enumerate(snapshot.layers):
+        table, first = _of_layer(runner, prefix, index)
+        start = max(first, layer.first, prefix.num_reused)
+        kept = slice(start - layer.first, prefix.num_tokens - layer.first)
+        runner.write_layer(index, table, start, layer.keys[kept], layer.values[kept])
 
 
 def _usable_tokens(kv: KvStore, runner: ModelRunner, snapshot: Snapshot) -> TokenArray:
