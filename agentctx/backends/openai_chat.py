@@ -16,6 +16,7 @@ from agentctx.rendering.prompt import Prompt
 from agentctx.usage import Usage, usage_from_response
 
 _API = "chat completions"
+_LIMITS = ("max_tokens", "max_completion_tokens")
 _NO_FIELDS = ("role", "index")  # of a delta: known before, and its place in the stream
 
 
@@ -144,6 +145,11 @@ class _Parser:
         return {key: value for key, value in message.items() if key == "content" or value is not None}
 
 
+def _limited(body: dict[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
+    """The body with more fields. The length limit has two names, and the API refuses a request with both."""
+    return {**(without(body, *_LIMITS) if any(key in more for key in _LIMITS) else body), **more}
+
+
 @dataclass(frozen=True, slots=True)
 class OpenAIChat:
     """Adapter for ``POST /chat/completions`` (base URL with ``/v1``).
@@ -168,7 +174,7 @@ class OpenAIChat:
         if self.model is not None:
             body.setdefault("model", self.model)
         if options.max_tokens is not None:
-            body["max_completion_tokens"] = options.max_tokens
+            body = _limited(body, {"max_completion_tokens": options.max_tokens})
         if options.cache_life is not None:
             body["prompt_cache_retention"] = options.cache_life
         if options.temperature is not None:
@@ -184,7 +190,7 @@ class OpenAIChat:
         if stream:
             body["stream"] = True
             body["stream_options"] = {"include_usage": True}
-        body.update(options.extra)
+        body = _limited(body, options.extra)
         fields, headers = self.affinity.fields(options.conversation)
         return Call(self.path, {**body, **fields}, headers)
 

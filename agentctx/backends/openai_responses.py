@@ -8,7 +8,8 @@ from typing import Any
 
 from agentctx.backends.adapter import Call, need
 from agentctx.backends.affinity import OPENAI, Affinity
-from agentctx.backends.backend import BadResponse, Completion, Options, StreamBroken
+from agentctx.backends.backend import Completion, Options, StreamBroken
+from agentctx.errors import UsageError
 from agentctx.interchange import openai_responses
 from agentctx.rendering.prompt import Prompt
 from agentctx.usage import Usage, usage_from_response
@@ -17,48 +18,61 @@ _API = "Responses"
 
 
 def _completion(body: Mapping[str, Any]) -> Completion:
-    items = need(body, "output", list, _API)
-    messages = openai_responses.read_items(items, "output")
-    if len(messages) != 1:
-        raise BadResponse(f"the {_API} output holds {len(messages)} replies; one was expected")
-    status = body.get("status")
     return Completion(
-        message=messages[0],
+        message=openai_responses.read_reply(need(body, "output", list, _API)),
         usage=usage_from_response(body) or Usage(),
-        finish_reason=status if isinstance(status, str) else None,
+        finish_reason=_finish_reason(body),
         model=body.get("model") if isinstance(body.get("model"), str) else None,
     )
 
 
+def _finish_reason(body: Mapping[str, Any]) -> str | None:
+    """The status, or why the reply is incomplete: ``max_output_tokens`` where it was cut off."""
+    status, details = body.get("status"), body.get("incomplete_details")
+    reason = details.get("reason") if status == "incomplete" and isinstance(details, Mapping) else None
+    found = reason or status
+    return found if isinstance(found, str) else None
+
+
 class _Parser:
-    """Passes text on as it comes; the last event carries the whole response."""
+    """Passes text on as it comes; the last event carries the whole response.
+
+    Some servers leave its output out there: then it is what the events before it gave.
+    """
 
     def __init__(self) -> None:
-        self._text = ""
+        self._text: list[str] = []
+        self._items: dict[int, dict[str, Any]] = {}
         self._body: Mapping[str, Any] | None = None
 
     def feed(self, event: str, data: Mapping[str, Any]) -> str:
         kind = data.get("type") or event
         if kind == "response.output_text.delta":
             text = need(data, "delta", str, _API)
-            self._text += text
+            self._text.append(text)
             return str(text)
-        if kind in ("response.completed", "response.incomplete"):
+        if kind == "response.output_item.done":
+            self._items[need(data, "output_index", int, _API)] = need(data, "item", dict, _API)
+        elif kind in ("response.completed", "response.incomplete"):
             self._body = need(data, "response", dict, _API)
         elif kind in ("error", "response.failed"):
             error = data.get("error") or (data.get("response") or {}).get("error") or data
             raise StreamBroken(
-                f"the server ended the reply with an error: {error.get('message')}", partial=self._text
+                f"the server ended the reply with an error: {error.get('message')}",
+                partial="".join(self._text),
             )
         return ""
 
     def finish(self) -> Completion:
+        text = "".join(self._text)
         if self._body is None:
             raise StreamBroken(
-                f"the stream ended after {len(self._text)} characters, before the reply did",
-                partial=self._text,
+                f"the stream ended after {len(text)} characters, before the reply did", partial=text
             )
-        return _completion(self._body)
+        output = self._body.get("output") or [self._items[index] for index in sorted(self._items)]
+        if not output and text:
+            output = [{"role": "assistant", "content": text}]
+        return _completion({**self._body, "output": output})
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +92,11 @@ class OpenAIResponses:
         return False
 
     def call(self, prompt: Prompt, options: Options, *, stream: bool) -> Call:
+        if options.stop or options.seed is not None:
+            raise UsageError(
+                f"the {_API} API takes no stop texts and no seed; leave them out of the Options, or give them as its "
+                "extra fields to a server that knows them"
+            )
         body = openai_responses.write(prompt.request)
         if self.model is not None:
             body.setdefault("model", self.model)

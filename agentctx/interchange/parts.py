@@ -113,4 +113,8 @@ def content_value(form: PartForm, message: Message, path: list[Any]) -> Any:
             return message.text_with_notes
         case ["part", int(index)] if isinstance(message.content, tuple) and index < len(message.content):
             return write_part(form, message.content[index])
+        case ["text", int(index)] if isinstance(message.content, tuple) and index < len(message.content):
+            part = message.content[index]
+            if isinstance(part, TextPart):
+                return part.text
     raise Misfit

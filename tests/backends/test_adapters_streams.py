@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from itertools import pairwise
+from itertools import pairwise, product
 from typing import Any
 
 import httpx
@@ -17,13 +17,17 @@ from agentctx.backends.anthropic import AnthropicMessages
 from agentctx.backends.backend import Completion, Options
 from agentctx.backends.http import HttpBackend
 from agentctx.backends.openai_chat import OpenAIChat
+from agentctx.backends.openai_responses import OpenAIResponses
 from agentctx.caches.registry import parse_cache
+from agentctx.errors import UsageError
 from agentctx.history import History
-from agentctx.interchange import anthropic, openai_chat
+from agentctx.interchange import anthropic, openai_chat, openai_responses
 from agentctx.messages import Message, canonical_json
 from agentctx.rendering import load_renderer
-from agentctx.session import Session, SessionParts
+from agentctx.session import Session, SessionParts, generated_ids
 from agentctx.usage import Usage
+from tests.backends.test_adapters_clients import TYPES
+from tests.interchange.test_interchange_clients import plain as plain_value
 
 RENDERER = load_renderer("chatml")
 Json = dict[str, Any]
@@ -216,7 +220,7 @@ def chat_body(message: Json, finish: str = "stop") -> Json:
     return {"model": "m", "choices": [{"index": 0, "message": message, "finish_reason": finish}]}
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(st.data())
 def test_a_chat_reply_is_the_same_streamed_and_whole(data: st.DataObject) -> None:
     message = data.draw(chat_messages())
@@ -446,7 +450,7 @@ def anthropic_events(draw: Any, blocks: list[Json], stop: str = "end_turn", **sa
     ]
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(st.data())
 def test_an_anthropic_reply_is_the_same_streamed_and_whole(data: st.DataObject) -> None:
     blocks = data.draw(st.lists(anthropic_block, min_size=1, max_size=4))
@@ -571,3 +575,186 @@ def test_an_anthropic_reply_goes_out_again_as_it_came(stream: bool) -> None:
         answers = [httpx.Response(200, json=anthropic_body(content)) for content in contents]
     bodies = sent_after(lambda: AnthropicMessages(markers=False), answers, stream=stream)
     assert_carried(bodies, "messages", [{"role": "assistant", "content": blocks}])
+
+
+# -- Responses -------------------------------------------------------------------------------------------
+
+output_part = st.fixed_dictionaries(
+    {"type": st.just("output_text"), "text": texts}, optional={"annotations": st.just([])}
+) | st.fixed_dictionaries({"type": st.just("refusal"), "refusal": texts})
+output_item = st.one_of(
+    st.fixed_dictionaries(
+        {
+            "type": st.just("message"),
+            "role": st.just("assistant"),
+            "content": st.lists(output_part, max_size=3) | texts | st.none(),
+        },
+        optional={"phase": st.sampled_from(["commentary", "final_answer"]), "id": texts},
+    ),
+    st.fixed_dictionaries(
+        {"type": st.just("function_call"), "call_id": texts, "name": texts, "arguments": texts},
+        optional={"id": texts},
+    ),
+    st.fixed_dictionaries(
+        {"type": st.just("custom_tool_call"), "call_id": texts, "name": texts, "input": texts}
+    ),
+    st.fixed_dictionaries({"type": st.just("reasoning"), "summary": st.just([]), "encrypted_content": texts}),
+    st.fixed_dictionaries({"type": st.just("web_search_call"), "action": objects}),
+    st.fixed_dictionaries({"type": st.just("compaction"), "encrypted_content": texts}),
+)
+
+
+def responses_body(output: list[Json], status: str = "completed", **more: Any) -> Json:
+    usage = {"input_tokens": 5, "input_tokens_details": {"cached_tokens": 0}, "output_tokens": 2}
+    return {
+        "id": "r",
+        "object": "response",
+        "status": status,
+        "model": "m",
+        "output": output,
+        "usage": usage,
+        **more,
+    }
+
+
+def responses_events(body: Json, *, said_at_the_end: bool = True) -> list[Json]:
+    """Items as they are done, then the whole; some servers leave the output out there."""
+    done = [
+        {"type": "response.output_item.done", "output_index": at, "item": item}
+        for at, item in enumerate(body["output"])
+    ]
+    last = body if said_at_the_end else {**body, "output": []}
+    return [*reversed(done), {"type": f"response.{body['status']}", "response": last}]
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(output_item, max_size=5), st.booleans())
+def test_a_responses_reply_is_one_message_streamed_and_whole(output: list[Json], at_the_end: bool) -> None:
+    body = responses_body(output)
+    found = streamed(OpenAIResponses(), responses_events(body, said_at_the_end=at_the_end))
+    assert found == OpenAIResponses().completion(body)
+    assert canonical_json(openai_responses.write_items([found.message])) == canonical_json(output)
+
+
+def spoken(text: str, **more: Any) -> Json:
+    part = {"type": "output_text", "text": text, "annotations": []}
+    return {
+        "type": "message",
+        "id": "m",
+        "role": "assistant",
+        "status": "completed",
+        "content": [part],
+        **more,
+    }
+
+
+FUNCTION_CALL: Json = {"type": "function_call", "id": "f", "call_id": "c", "name": "f", "arguments": "{}"}
+CUSTOM_CALL: Json = {
+    "type": "custom_tool_call",
+    "id": "t",
+    "call_id": "p",
+    "name": "apply_patch",
+    "input": "*** Begin",
+}
+SEARCH: Json = {
+    "type": "web_search_call",
+    "id": "w",
+    "status": "completed",
+    "action": {"type": "search", "query": "x"},
+}
+OUTPUTS: dict[str, list[Json]] = {
+    "commentary and an answer": [
+        spoken("I look.", phase="commentary"),
+        spoken("Done.", phase="final_answer"),
+    ],
+    "a search between two texts": [
+        spoken("I look."),
+        SEARCH,
+        spoken("Done."),
+    ],
+    "a text behind a call": [FUNCTION_CALL, spoken("I call.")],
+    "text, call, text, custom call": [spoken("I call."), FUNCTION_CALL, spoken("And."), CUSTOM_CALL],
+    "thoughts": [{"type": "reasoning", "id": "r", "summary": [], "encrypted_content": "E"}, spoken("Done.")],
+    "a refusal": [spoken("No.", content=[{"type": "refusal", "refusal": "I can't"}])],
+    "nothing": [],
+}
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+@pytest.mark.parametrize("name", list(OUTPUTS))
+def test_a_responses_reply_goes_out_again_as_it_came(name: str, stream: bool) -> None:
+    bodies = [responses_body(output) for output in (OUTPUTS[name], [spoken("ok")], [spoken("ok")])]
+    if stream:
+        answers = [sse(responses_events(body)) for body in bodies]
+    else:
+        answers = [httpx.Response(200, json=body) for body in bodies]
+    sent = sent_after(OpenAIResponses, answers, stream=stream)
+    assert_carried(sent, "input", OUTPUTS[name])
+    results = {item["call_id"]: item["type"] for item in sent[-1]["input"] if "output" in item}
+    calls = {item["call_id"]: f"{item['type']}_output" for item in OUTPUTS[name] if "call_id" in item}
+    assert results == calls
+    for body in sent:
+        checked = plain_value(TYPES["openai-responses", False].validate_python({**body, "stream": False}))
+        assert checked == {**body, "stream": False}
+
+
+def test_results_of_a_body_keep_the_type_that_they_came_with() -> None:
+    """Whether or not it is the one of their call."""
+    for kinds in product(
+        ("function_call", "custom_tool_call"), ("function_call_output", "custom_tool_call_output")
+    ):
+        called = {**FUNCTION_CALL, "arguments": "{}"} if kinds[0] == "function_call" else CUSTOM_CALL
+        result = {"type": kinds[1], "call_id": called["call_id"], "output": "done"}
+        body = {"input": [{"role": "user", "content": "x"}, called, result]}
+        assert canonical_json(openai_responses.write(openai_responses.read(body))) == canonical_json(body)
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+def test_a_responses_reply_that_was_cut_off(stream: bool) -> None:
+    """It has no end token, and nothing may be left of it."""
+    for output, reply in (([spoken("one two three", status="incomplete")], 3), ([], 0)):
+        body = responses_body(output, "incomplete", incomplete_details={"reason": "max_output_tokens"})
+        events = responses_events(body)
+        found = streamed(OpenAIResponses(), events) if stream else OpenAIResponses().completion(body)
+        assert found.finish_reason == "max_output_tokens"
+        prompt = RENDERER.render(History("You are an agent.").request())
+        assert len(generated_ids(RENDERER, prompt, found)) == reply
+    for details in (None, {}, {"reason": None}):
+        body = responses_body([spoken("one")], "incomplete", incomplete_details=details)
+        assert OpenAIResponses().completion(body).finish_reason == "incomplete"
+    assert OpenAIResponses().completion(responses_body([spoken("one")])).finish_reason == "completed"
+
+
+def test_text_of_a_stream_that_names_no_items_is_kept() -> None:
+    body = responses_body([], "incomplete", incomplete_details={"reason": "max_output_tokens"})
+    delta = {"type": "response.output_text.delta", "delta": "yes"}
+    assert streamed(OpenAIResponses(), [delta, *responses_events(body)]).message.text == "yes"
+
+
+# -- options ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("options", [Options(stop=("x",)), Options(seed=0), Options(stop=("x",), seed=1)])
+def test_what_responses_does_not_take_is_refused(options: Options) -> None:
+    prompt = RENDERER.render(History("You are an agent.").request())
+    with pytest.raises(UsageError, match="takes no stop texts and no seed"):
+        OpenAIResponses().call(prompt, options, stream=False)
+    body = OpenAIResponses().call(prompt, Options(extra={"seed": 1}), stream=False).body
+    assert body["seed"] == 1
+
+
+@pytest.mark.parametrize(
+    ("body", "options", "sent"),
+    [
+        ({"max_tokens": 100}, Options(max_tokens=50), {"max_completion_tokens": 50}),
+        ({"max_completion_tokens": 100}, Options(max_tokens=50), {"max_completion_tokens": 50}),
+        ({"max_tokens": 100}, Options(), {"max_tokens": 100}),
+        ({}, Options(max_tokens=50, extra={"max_tokens": 9}), {"max_tokens": 9}),
+        ({"max_tokens": 100}, Options(extra={"max_completion_tokens": 9}), {"max_completion_tokens": 9}),
+    ],
+)
+def test_chat_is_sent_one_length_limit(body: Json, options: Options, sent: Json) -> None:
+    """The API refuses a request with both names."""
+    prompt = RENDERER.render(openai_chat.read({"messages": [{"role": "user", "content": "x"}], **body}))
+    found = OpenAIChat().call(prompt, options, stream=False).body
+    assert {key: value for key, value in found.items() if "max" in key} == sent

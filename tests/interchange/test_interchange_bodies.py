@@ -142,7 +142,7 @@ response_item = (
     | objects(type=just("function_call"), call_id=ids, name=texts, arguments=texts)
     | objects(type=just("custom_tool_call"), call_id=ids, name=texts, input=texts)
     | objects(
-        type=just("function_call_output"),
+        type=st.sampled_from(["function_call_output", "custom_tool_call_output"]),
         call_id=ids,
         output=st.none() | texts | st.lists(response_part, max_size=2),
     )
