@@ -252,23 +252,31 @@ def _zone_at(after: View, at: int) -> str:
 def _reply_break(before: Reference, after: View, elapsed: float | None) -> Break | None:
     """The later request extends what was sent; does it also carry the reply as the server gave it?"""
     sent = len(before.view.items)
-    closest: tuple[int, Change, tuple[Item, ...]] | None = None
+    parted: list[tuple[int, tuple[Item, ...]]] = []
     for reply in before.choices:
         at, change = leading_equal(reply, after.items[sent:], after.path)
         if change is None:
             return None
-        if closest is None or at > closest[0]:
-            closest = (at, change, reply)
-    if closest is None:
-        return None
-    at, _, reply = closest
-    # The path in the change counts from the reply's start; compare once more at its place in the body.
-    change = item_change(reply[at], after.items[sent + at], f"{after.path}[{sent + at}]")
+        parted.append((at, reply))
+    # Of several replies the one that it carries furthest; one that it doesn't go on from at all shows no break.
+    for at, reply in sorted(parted, key=lambda pair: -pair[0]):
+        found = _altered_reply(before, reply, sent + at, after, elapsed)
+        if found is not None:
+            return found
+    return None
+
+
+def _altered_reply(
+    before: Reference, reply: tuple[Item, ...], at: int, after: View, elapsed: float | None
+) -> Break | None:
+    """The break at item ``at``, where the later request parts from a reply; None where it doesn't go on from it."""
+    sent = len(before.view.items)
+    change = item_change(reply[at - sent], after.items[at], f"{after.path}[{at}]")
     if change is None:
         return None
     reference = [*before.view.items, *reply]
     keys = [*before.keys, *map(key_of, reply)] if before.keys else ()
-    return _judge_items(reference, keys, sent + at, change, sent, after, elapsed)
+    return _judge_items(reference, keys, at, change, sent, after, elapsed)
 
 
 def _judge_items(

@@ -13,17 +13,21 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from agentctx.common_ends import common_start
 from agentctx.diagnosis.align import alike, movement
 from agentctx.diagnosis.breakpoints import Marker
 from agentctx.diagnosis.breaks import Reference, leading_equal
+from agentctx.diagnosis.kinship import Kinship, is_opening, kinship, may_follow
 from agentctx.diagnosis.likeness import likeness
-from agentctx.diagnosis.prompts import find_prompt_break, shares_an_answer
+from agentctx.diagnosis.prompts import find_prompt_break, is_question, shares_an_answer
 from agentctx.diagnosis.texts import looks_like_summary, quotes, retells
 from agentctx.diagnosis.views import Item, View, key_of, role_of, text_of
 from agentctx.usage import Usage
 
 Relation = Literal["new", "extends", "repeats", "changed", "branch"]
 
+_TELLING = 24  # characters of a reply that is hardly given twice
+_WHOLE = 3.0  # a prompt that stands whole at the start of another outranks all that is only much like it
 _RECENT = 16  # states tried for a plain extension before any key is computed
 _MAX_STATES = 2_000
 _MAX_KEYS = 200_000
@@ -39,6 +43,9 @@ class State:
     ``reads`` is the largest cached count that the server ever reported here. ``known`` pairs the number of items of
     earlier requests, all of them still a prefix of this one, with their prompt tokens. ``tokens`` is the prompt under a
     target; the oldest are given up, and made again when they are needed.
+    ``session`` is the conversation that the log itself names. ``opening`` counts the talk's items that were there when
+    the conversation began. ``sent`` is how many times the very same request went out; ``continued``: one of the answers
+    to it was gone on with already.
     """
 
     id: int
@@ -58,6 +65,10 @@ class State:
     lead: int = 0
     api: str = ""
     summary: str = ""
+    session: str | None = None
+    opening: int = 0
+    sent: int = 1
+    continued: bool = False
     known: list[tuple[int, int]] = field(default_factory=list)
     tokens: object = None
 
@@ -125,8 +136,8 @@ class Conversations:
         """Keys of messages over all states."""
         return self._kept_keys
 
-    def find(self, view: View) -> Match:
-        """The state that this request continues. ``new`` when it continues none."""
+    def find(self, view: View, session: str | None = None) -> Match:
+        """The state that this request continues, ``new`` when it continues none. ``session``: its name in the log."""
         linked = view.body.get("previous_response_id")
         if isinstance(linked, str) and linked in self._by_response:
             state = self._states.get(self._by_response[linked])
@@ -136,7 +147,7 @@ class Conversations:
             return self._find_prompt(view, view.prompt)
         if not view.talk:
             return NEW
-        return self._find_recent(view) or self._find_by_keys(view)
+        return self._find_recent(view, session) or self._find_by_keys(view, session)
 
     def others_since(self, state: State) -> int:
         """Other conversations that used the same endpoint after this state's request."""
@@ -161,44 +172,73 @@ class Conversations:
                 if seen >= _RECENT:
                     return
 
-    def _find_recent(self, view: View) -> Match | None:
+    def _find_recent(self, view: View, session: str | None) -> Match | None:
         """A recent state whose messages all stand at the start of this request, one turn earlier."""
         talk = view.talk
-        best: Match | None = None
+        longest: list[State] = []
+        length = 0
         for state in self._recent(view.api):
             if state.reference is None:
                 continue
             old = state.reference.view.talk
-            if not old or len(old) > len(talk) or (best is not None and len(old) <= best.shared):
+            if not length <= len(old) <= len(talk) or not old:
                 continue
             if text_of(old[-1]) != text_of(talk[len(old) - 1]):
                 continue
             shared, change = leading_equal(old, talk, "")
-            if change is None and shared == len(old) and _one_turn(talk[shared:]):
-                best = Match("repeats" if len(talk) == shared else "extends", state, shared)
-        return best
+            if change is not None or shared < len(old) or not _one_turn(talk[shared:]):
+                continue
+            if not self._follows(state, view, shared, session):
+                continue
+            longest = [*longest, state] if shared == length else [state]
+            length = shared
+        return self._nearest(longest, view, length, session)
 
-    def _find_by_keys(self, view: View) -> Match:
+    def _find_by_keys(self, view: View, session: str | None) -> Match:
         keys = keys_of(view.talk)
         candidates = self._candidates(keys, view.api)
-        longest: State | None = None
+        longest: list[State] = []
+        length = 1
         for state in candidates:
             talk = state.keys[state.lead :]
-            best_length = -1 if longest is None else len(longest.keys) - longest.lead
-            if best_length < len(talk) <= len(keys) and keys[: len(talk)] == talk:
-                longest = state
-        if longest is not None and len(longest.keys) > longest.lead:
-            shared = len(longest.keys) - longest.lead
-            return Match("repeats" if shared == len(keys) else "extends", longest, shared, keys)
-        best = self._closest(view, keys, candidates)
-        return best or self._retold(view, keys) or replace(NEW, keys=keys)
+            if not length <= len(talk) <= len(keys) or keys[: len(talk)] != talk:
+                continue
+            if state.continued and not _one_turn(view.talk[len(talk) :]):
+                continue
+            if not self._follows(state, view, len(talk), session):
+                continue
+            longest = [*longest, state] if len(talk) == length else [state]
+            length = len(talk)
+        match = self._nearest(longest, view, length, session)
+        if match is not None:
+            return replace(match, keys=keys)
+        best = self._closest(view, keys, candidates, session)
+        return best or self._retold(view, keys, session) or replace(NEW, keys=keys)
+
+    def _nearest(self, states: Sequence[State], view: View, shared: int, session: str | None) -> Match | None:
+        """Of states with equally many messages the one that the request goes on from; the newest where it's all one."""
+        if not states:
+            return None
+        state = states[0]
+        if len(states) > 1:
+            state = max(states, key=lambda other: _kinship(other, view, shared, session))
+        return Match("repeats" if len(view.talk) == shared else "extends", state, shared)
+
+    @staticmethod
+    def _follows(state: State, view: View, shared: int, session: str | None) -> bool:
+        """Whether a request may go on from a state with which it shares its leading messages."""
+        if state.reference is None or not is_opening(view.talk[state.opening : shared]):
+            return True
+        return may_follow(state.reference, view, shared, _kinship(state, view, shared, session))
 
     def _candidates(self, keys: array[int], api: str) -> list[State]:
         ids = OrderedDict.fromkeys(self._by_key[key] for key in reversed(keys) if key in self._by_key)
         states = (self._states.get(number) for number in ids)
         return [state for state in states if state is not None and state.api == api]
 
-    def _closest(self, view: View, keys: array[int], candidates: Sequence[State]) -> Match | None:
+    def _closest(
+        self, view: View, keys: array[int], candidates: Sequence[State], session: str | None
+    ) -> Match | None:
         """The candidate that has most in common with the request, and whether it was changed or branched off."""
         here = set(keys)
         best: Match | None = None
@@ -211,7 +251,7 @@ class Conversations:
             if weight <= best_weight:
                 continue
             relation, shared = self._relation(view, keys, state)
-            if relation is None:
+            if relation is None or not self._belongs(state, view, keys, shared, session):
                 continue
             best, best_weight = Match(relation, state, shared, keys), weight
         return best
@@ -236,7 +276,15 @@ class Conversations:
         answered = any(role_of(item) == "assistant" for item in view.talk[:shared])
         return ("branch", shared) if answered or shared == len(keys) else (None, shared)
 
-    def _retold(self, view: View, keys: array[int]) -> Match | None:
+    def _belongs(self, state: State, view: View, keys: array[int], shared: int, session: str | None) -> bool:
+        """Whether a request that isn't a plain extension is of the state's conversation: it has one of its answers."""
+        said = {*state.keys[state.lead + state.opening :], *state.reply_keys}
+        items = zip(view.talk, keys, strict=True)
+        if any(key in said and role_of(item) == "assistant" for item, key in items):
+            return True
+        return self._follows(state, view, shared, session)
+
+    def _retold(self, view: View, keys: array[int], session: str | None) -> Match | None:
         """No message is the same: an edited opening, or a history that gave way to a summary."""
         talk = view.talk
         for state in self._recent(view.api):
@@ -246,7 +294,7 @@ class Conversations:
             if not old:
                 continue
             if len(talk) > len(old) and alike(old[0], talk[0]) and role_of(old[0]) == role_of(talk[0]):
-                if len(old) <= 2 and not state.reference.choices:
+                if len(old) <= 2 and not state.reference.choices and self._follows(state, view, 0, session):
                     return Match("changed", state, 0, keys)
                 if len(old) > 2 and alike(old[1], talk[1]):
                     return Match("changed", state, 0, keys)
@@ -277,24 +325,30 @@ class Conversations:
 
     def _find_prompt(self, view: View, prompt: str | Sequence[int]) -> Match:
         best: State | None = None
-        best_score = 0.0
+        best_score: tuple[float, ...] = (0.0,)
         for state in self._recent_prompts(view):
             old = state.reference.view.prompt if state.reference is not None else None
             if old is None or type(old) is not type(prompt) or not old:
                 continue
             if prompt[: len(old)] == old:
-                if best_score < 1 + len(old):
-                    best, best_score = state, 1.0 + len(old)
-            elif best_score < 1:
-                score = likeness(old, prompt)
-                if score > best_score:
-                    best, best_score = state, score
+                score: tuple[float, ...] = (_WHOLE, len(old))
+            elif best_score[0] < _WHOLE:
+                score = _prompt_score(old, state.reply, prompt)
+            else:
+                continue
+            if score > best_score:
+                best, best_score = state, score
         if best is None:
             return NEW
-        if best_score >= 1:
+        if best_score[0] == _WHOLE:
             same = best.reference is not None and best.reference.view.prompt == prompt
             return Match("repeats" if same else "extends", best)
-        if best.reference is None or find_prompt_break(best.reference.view, best.reply, view) is not None:
+        if best.reference is None:
+            return Match("changed", best)
+        found = find_prompt_break(best.reference.view, best.reply, view)
+        if found is not None and is_question(view) and found.word != "compaction":
+            return NEW
+        if found is not None:
             return Match("changed", best)
         return Match("branch", best) if shares_an_answer(best.reference.view, view) else NEW
 
@@ -367,6 +421,25 @@ class Conversations:
             if oldest == newest.id:
                 break
             self._forget(self._states[oldest], keep=set())
+
+
+def _kinship(state: State, view: View, shared: int, session: str | None) -> Kinship:
+    named = None if session is None or state.session is None else session == state.session
+    return kinship(state.reference, view, shared, named)
+
+
+def _prompt_score(
+    old: str | Sequence[int], reply: str | Sequence[int], new: str | Sequence[int]
+) -> tuple[float, ...]:
+    """How much speaks for a prompt's going on from an earlier one that doesn't stand at its start.
+
+    First the reply to it, then how much of it is repeated, then how far both begin alike.
+    """
+    score = likeness(old, new)
+    if not score or not isinstance(old, str) or not isinstance(new, str):
+        return (score,)
+    carried = isinstance(reply, str) and len(reply) >= _TELLING and reply in new
+    return 1.0 + carried, round(score, 3), common_start(old, new)
 
 
 def _one_turn(added: Sequence[Item]) -> bool:

@@ -33,6 +33,8 @@ class RecordedCall(Protocol):
     def file(self) -> str | None: ...
     @property
     def as_sent(self) -> bool: ...
+    @property
+    def session_hint(self) -> str | None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +49,7 @@ class Exchange:
     ``as_sent``: the request is the body that went over the wire. One that was put together from a recording of the
     conversation shows what was said, but not markers, and nothing that the client did unseen: what the server's
     counts then say is suspected, not proven.
+    ``session_hint`` is the conversation that the log itself names, None where it names none.
     """
 
     api: Api
@@ -57,6 +60,7 @@ class Exchange:
     line: int | None = None
     file: str | None = None
     as_sent: bool = True
+    session_hint: str | None = None
 
 
 _FIELDS: tuple[tuple[str, Api], ...] = (
@@ -97,6 +101,7 @@ def exchange_of(record: Mapping[str, Any], *, line: int | None = None, file: str
         raise InputError("the request is not an object", file=file, line=line, field="request")
     response = record.get("response") if "request" in record else None
     hint = record.get("endpoint_hint") if "request" in record else None
+    session = record.get("session_hint") if "request" in record else None
     api = record.get("api") if "request" in record else None
     try:
         chosen = api if api in APIS else detect_api(request, hint if isinstance(hint, str) else None)
@@ -112,4 +117,5 @@ def exchange_of(record: Mapping[str, Any], *, line: int | None = None, file: str
         endpoint_hint=hint if isinstance(hint, str) else None,
         line=line,
         file=file,
+        session_hint=session if isinstance(session, str) else None,
     )

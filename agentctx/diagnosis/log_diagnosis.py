@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from agentctx.diagnosis.counting import Counting, Counts
 
 _MAX_CONVERSATIONS = 5_000
+_MAX_CHOICES = 64  # answers kept of a request that is sent again and again
 
 
 class LogDiagnosis:
@@ -86,7 +87,8 @@ class LogDiagnosis:
 
     def _begin(self, call: RecordedCall, continues: State | None) -> Turn:
         view = view_of(call)
-        match = self._conversations.find(view) if continues is None else follow(continues, view)
+        session = call.session_hint
+        match = self._conversations.find(view, session) if continues is None else follow(continues, view)
         view = whole_view(match, view)
         state = match.state
         number = state.conversation if state is not None else self._conversations.open_conversation()
@@ -122,6 +124,10 @@ class LogDiagnosis:
 
     def _keep(self, turn: Turn, counts: Counts | None) -> None:
         before, match, view, choices = turn.before, turn.match, turn.view, turn.choices
+        again = before if match.relation == "repeats" else None
+        if again is not None and again.reference is not None:
+            # A request that was sent twice has two answers, and either may be gone on with.
+            choices = (*choices, *again.reference.choices)[:_MAX_CHOICES]
         keys, sizes = keys_and_sizes(match, view)
         state = State(
             id=self._conversations.new_id(),
@@ -140,11 +146,17 @@ class LogDiagnosis:
             reads=max(before.reads if before is not None else 0, (turn.usage and turn.usage.cached) or 0),
             lead=view.lead,
             api=turn.call.api,
+            session=turn.call.session_hint,
+            opening=before.opening if before is not None else len(view.talk),
+            sent=again.sent + 1 if again is not None else 1,
+            continued=again is not None and again.continued,
             tokens=counts.rendered if counts is not None else None,
         )
         self._newest = state
         identifier = turn.call.response.get("id") if turn.call.response else None
         replaced = before if match.relation in ("extends", "changed", "repeats") else None
+        if before is not None and before.sent > 1 and match.relation == "extends" and view.prompt is None:
+            before.continued, replaced = True, None  # its other answers may still be gone on with
         self._conversations.put(state, replaced, identifier if isinstance(identifier, str) else None)
 
 

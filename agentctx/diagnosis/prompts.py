@@ -197,3 +197,12 @@ def shares_an_answer(old: View, new: View) -> bool:
     shared = before[: common_start(before, after)]
     user = _USER.search(shared)
     return user is not None and _ANSWER.search(shared, user.end()) is not None
+
+
+def is_question(view: View) -> bool:
+    """Whether a finished prompt holds no answer yet: what it has in common with another may come from anyone."""
+    if not isinstance(view.prompt, str):
+        return False  # token ids don't show it
+    asked = _OPENING.sub("", view.prompt)
+    user = _USER.search(asked)
+    return user is not None and _ANSWER.search(asked, user.end()) is None
