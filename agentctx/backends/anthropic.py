@@ -170,6 +170,8 @@ class AnthropicMessages:
         return False
 
     def call(self, prompt: Prompt, options: Options, *, stream: bool) -> Call:
+        if options.seed is not None:
+            raise UsageError(f"{_API} takes no seed; leave it out of the Options")
         body = anthropic.write(prompt.request)
         if self.markers:
             body = with_markers(body, ttl=_life(options.cache_life), sent=_sent_before(prompt.request))

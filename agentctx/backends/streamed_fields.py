@@ -16,6 +16,10 @@ _COME_WHOLE = frozenset(
 """Texts that are never cut: a second one takes the place of the first."""
 _GROW = ("text", "thinking", "summary")
 """What grows in an item of a list."""
+_ALWAYS_GROW = frozenset(
+    (*_GROW, "content", "refusal", "reasoning", "reasoning_content", "arguments", "input")
+)
+"""Texts that grow even where each piece is the same. Another field that comes again unchanged is no growing one."""
 
 
 def said(fields: Mapping[str, Any]) -> dict[str, Any]:
@@ -51,7 +55,8 @@ def _joined(key: str, pieces: Sequence[Any]) -> Any:
             fields.add(piece)
         return fields.whole()
     if all(isinstance(piece, str) for piece in known) and key not in _COME_WHOLE:
-        return "".join(known)
+        again = key not in _ALWAYS_GROW and len(set(known)) == 1
+        return known[0] if again else "".join(known)
     return next((piece for piece in reversed(known) if piece != ""), "")
 
 

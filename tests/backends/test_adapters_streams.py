@@ -348,6 +348,13 @@ CHAT: dict[str, tuple[list[Json], Json]] = {
             ],
         },
     ),
+    "fields that come again with each delta": (
+        [
+            {"content": "ha", "vendor": "v", "tool_calls": [{"index": 0, **CALL, "function": {"name": "f", "arguments": "1"}}]},
+            {"content": "ha", "vendor": "v", "tool_calls": [{"index": 0, "function": {"name": "f", "arguments": "1"}}]},
+        ],
+        {"content": "haha", "vendor": "v", "tool_calls": [{**CALL, "function": {"name": "f", "arguments": "11"}}]},
+    ),
     "nothing at all": ([{"content": ""}, {"tool_calls": []}, {"tool_calls": None}], {"content": ""}),
 }  # fmt: skip
 
@@ -735,12 +742,15 @@ def test_text_of_a_stream_that_names_no_items_is_kept() -> None:
 
 
 @pytest.mark.parametrize("options", [Options(stop=("x",)), Options(seed=0), Options(stop=("x",), seed=1)])
-def test_what_responses_does_not_take_is_refused(options: Options) -> None:
+def test_what_an_api_does_not_take_is_refused(options: Options) -> None:
     prompt = RENDERER.render(History("You are an agent.").request())
     with pytest.raises(UsageError, match="takes no stop texts and no seed"):
         OpenAIResponses().call(prompt, options, stream=False)
     body = OpenAIResponses().call(prompt, Options(extra={"seed": 1}), stream=False).body
     assert body["seed"] == 1
+    if options.seed is not None:
+        with pytest.raises(UsageError, match="takes no seed"):
+            AnthropicMessages().call(prompt, options, stream=False)
 
 
 @pytest.mark.parametrize(
