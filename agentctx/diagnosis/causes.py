@@ -238,7 +238,8 @@ _ALL = (
         "send every message in one shape from the start",
         "A content is a list of blocks in one request and a plain string in another, with equal text.",
         "Providers hash or mark blocks, and some templates print a list differently from a string. Many render "
-        "both alike: without a named target the change from a string to one text block is a suspicion only.",
+        "both alike: without a named target the change from a string to one text block is a suspicion only, and so "
+        "is a reply that is given back in another shape than the response had.",
         "Choose one shape, usually the list (it can carry markers), and use it for new and old messages.",
     ),
     Cause(

@@ -315,7 +315,10 @@ class Judge:
 
 
 def _only_suspected(found: Break, state: State, counted: Account | None) -> bool:
-    """A string that became one text block reads alike on most servers: without tokens or a marker it proves nothing."""
+    """A string that became one text block reads alike on most servers: without tokens or a marker it proves nothing.
+
+    Nor does the shape in which a reply comes back: the model generated a text, and its shape is the response's.
+    """
     if found.word != "content_shape" or counted is not None:
         return False
-    return not found.was.startswith("[")
+    return found.returned or not found.was.startswith("[")
