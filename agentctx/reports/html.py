@@ -141,7 +141,7 @@ def _turn_row(turn: TurnReport) -> str:
                 turn.server,
             )
         ),
-        escape(turn.mismatch or ""),
+        escape("; ".join(text for text in (turn.mismatch, turn.problem) if text)),
         escape(str(turn.divergence)) if turn.divergence else "",
     )
     return "<tr>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>"

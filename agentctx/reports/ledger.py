@@ -92,6 +92,7 @@ def predicted_turn(
         compacted=turn.compacted,
         exact=prompt.exact,
         divergence=account.divergence,
+        problem=turn.problem,
     )
 
 

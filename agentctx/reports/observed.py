@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from agentctx.reports.tables import turn_dict
+from agentctx.reports.tables import policy_asides, turn_dict
 from agentctx.reports.turn import SessionReport, TurnReport
 
 _COLUMNS = ("turn", "prompt", "predicted", "observed", "difference", "new", "rework", "verdict")
@@ -51,7 +51,7 @@ def run_line(report: SessionReport) -> str:
         f"session {report.session}: {report.as_predicted} of {turns} turns as predicted"
         + (f" (others: {', '.join(causes)})" if causes else "")
         + f", {report.prompt:,} prompt tokens, {100 * report.hit_rate:.1f} % cached, rework factor {report.rework_factor:.2f}"
-    )
+    ) + policy_asides(report)
 
 
 def run_json(reports: Sequence[SessionReport], *, backend: str, notes: Sequence[str] = ()) -> str:

@@ -97,6 +97,9 @@ def turn_dict(turn: TurnReport) -> dict[str, Any]:
         "compacted": turn.compacted,
         "exact": turn.exact,
         "mismatch": turn.mismatch,
+        "asked": turn.asked,
+        "asked_reused": turn.asked_reused,
+        "problem": turn.problem,
         "divergence": None
         if turn.divergence is None
         else {
@@ -166,6 +169,10 @@ def turn_line(turn: TurnReport) -> Text:
         line.append(f"  {turn.rendered:,} rendered")
     if turn.mismatch == OTHER_TEMPLATE:
         line.append(f"  {turn.mismatch}")
+    if turn.asked:
+        line.append(f"  asked {turn.asked:,} for a summary")
+    if turn.problem is not None:
+        line.append(f"  problem: {' '.join(turn.problem.split())}")
     if turn.broken:
         line.stylize("bold red" if not turn.compacted else "yellow")
     return line
@@ -178,4 +185,10 @@ def session_line(report: SessionReport) -> str:
         f"session {report.session}, {report.policy}: {len(report.turns)} turns, {report.prompt:,} prompt tokens, "
         f"{100 * report.hit_rate:.1f} % cached, rework factor {report.rework_factor:.2f}, "
         f"{report.broken_turns} broken turns ({broken:,} tokens)"
-    )
+    ) + policy_asides(report)
+
+
+def policy_asides(report: SessionReport) -> str:
+    """What a policy did besides the turns' own prompts, for the end of a closing line."""
+    asked = f", {report.asked:,} tokens asked for summaries" if report.asked else ""
+    return asked + (f", {report.problems} turns with a problem of the policy" if report.problems else "")

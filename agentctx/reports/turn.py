@@ -43,7 +43,8 @@ class TurnReport:
     what others left on the server is cached, and not new. ``cached`` is what the backend reported, ``None`` when it said nothing; ``predicted`` is the CacheModel's
     answer. ``reused`` is the observed count where there is one, else the predicted. ``asked`` is the prompt of the
     requests that the policy made for a summary before this turn's own, ``asked_reused`` what of it was reused; neither
-    is part of ``prompt``. ``mismatch``: why the server did not what was predicted, in one word; ``None`` when it
+    is part of ``prompt``. In a session ``asked_reused`` is what the cache model says, as if they went to the same server.
+    ``problem``: why a compaction that the policy wanted did not happen. ``mismatch``: why the server did not what was predicted, in one word; ``None`` when it
     did, and before the turn ran.
     """
 
@@ -64,6 +65,7 @@ class TurnReport:
     asked_reused: int = 0
     mismatch: str | None = None
     rendered: int | None = None
+    problem: str | None = None
 
     @property
     def reused(self) -> int:
@@ -133,6 +135,11 @@ class SessionReport:
     def asked_reprocessed(self) -> int:
         """What of ``asked`` had to be processed."""
         return self.asked - self._sum("asked_reused")
+
+    @property
+    def problems(self) -> int:
+        """Turns in which the policy could not do what was due."""
+        return sum(turn.problem is not None for turn in self.turns)
 
     @property
     def rework_factor(self) -> float:
