@@ -56,14 +56,16 @@ def test_ten_agent_turns_hit_what_was_predicted(kind: str, num_blocks: int) -> N
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
-@given(data=st.data(), kind=st.sampled_from(["hash", "radix"]))
+@given(data=st.data(), kind=st.sampled_from(["hash", "parts of blocks", "radix"]))
 def test_random_conversations_hit_what_was_predicted(data: st.DataObject, kind: str) -> None:
     """Append, edit, repeat and fork conversations one after another on a small pool."""
     block_size = data.draw(st.sampled_from([4, 8, 16]))
     num_blocks = data.draw(st.integers(96 // block_size, 300 // block_size))
     model = ContextHashModel()
     texts: list[list[int]] = [[1]]
-    with Engine(model, num_blocks=num_blocks, block_size=block_size, prefix_cache=kind) as engine:
+    parts = kind == "parts of blocks"
+    options = {"prefix_cache": "hash" if parts else kind, "token_granular": parts}
+    with Engine(model, num_blocks=num_blocks, block_size=block_size, **options) as engine:
         predictor = engine.predictor()
         for _ in range(data.draw(st.integers(3, 12))):
             stem = data.draw(st.sampled_from(texts))

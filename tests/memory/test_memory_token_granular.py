@@ -16,6 +16,7 @@ from agentctx_engine.memory import (
     KVSequence,
     SlidingWindow,
 )
+from agentctx_engine.memory.paged_cache import PagedCache
 
 BLOCK = 4
 
@@ -62,15 +63,65 @@ def test_siblings_that_differ_later_still_share_their_first_tokens() -> None:
 
 
 def test_a_refused_admission_holds_nothing() -> None:
-    kv = KVManager(3, BLOCK, token_granular=True)
+    kv = KVManager(4, BLOCK, token_granular=True)
     serve(kv, [1, 2, 3, 4, 5, 6])
+    running = kv.open([7, 7])
+    assert kv.admit(running, 2)
     [pool] = kv.pools
     before = pool.free_order()
-    seq = kv.open([1, 2, 3, 4, 5, 6, 7, 8, 9])
-    # Two blocks more than the hit, one block left, and the source of the copy must stay.
-    assert not kv.admit(seq, 9)
+    seq = kv.open([1, 2, 3, 4, 5, 6, 7, 8, 9, 9, 9, 9, 9])
+    # Three blocks more than the whole block of the hit, two blocks left.
+    assert not kv.admit(seq, 13)
     assert pool.free_order() == before
     kv.check()
+
+
+def test_a_part_whose_source_leaves_no_room_is_computed_anew() -> None:
+    """Found in whole blocks only, and said so: a text that fits the pool is never refused for what it could reuse."""
+    kv = KVManager(3, BLOCK, token_granular=True)
+    serve(kv, [1, 2, 3, 4, 5, 6])
+    seq = kv.open([1, 2, 3, 4, 5, 6, 7, 8])
+    # A block that must be kept free counts as one that is needed.
+    assert [kv.match(seq, keep_free=free).num_tokens for free in (0, 1)] == [6, 4]
+    # Two blocks more than the hit, one block left, and the source of the copy must stay.
+    seq = kv.open([1, 2, 3, 4, 5, 6, 7, 8, 9])
+    hit = kv.match(seq)
+    assert (hit.num_tokens, hit.partial) == (4, None)
+    match = kv.explain(seq, hit)
+    assert (match.hit_tokens, sum(tokens for _, tokens in match.lost)) == (4, 5)
+    assert kv.admit(seq, 9)
+    assert seq.num_computed_tokens == 4
+    assert kv.take_copies() == []
+    kv.free(seq)
+    kv.check()
+
+
+@settings(deadline=None)
+@given(st.lists(st.lists(st.integers(1, 2), min_size=1, max_size=16), min_size=1, max_size=12))
+def test_what_fits_an_empty_pool_fits_an_idle_one(prompts: list[list[int]]) -> None:
+    """Prompts of all lengths up to the pool's, one after another, and the prediction is what happens."""
+    kv, predicted = (
+        KVManager(4, BLOCK, token_granular=True),
+        PagedCache(KVManager(4, BLOCK, token_granular=True)),
+    )
+    for prompt in prompts:
+        match = predicted.match(prompt)
+        lease = predicted.commit(prompt)
+        predicted.release(lease)
+        assert lease.match == match
+        hit = kv.match(kv.open(prompt))
+        whole = longest_whole_prefix(kv, prompt)
+        assert hit.num_tokens == match.hit_tokens >= whole
+        # Less than what is there only where every block is needed.
+        assert hit.partial is not None or hit.num_tokens == whole
+        serve(kv, prompt)
+        kv.check()
+
+
+def longest_whole_prefix(kv: KVManager, prompt: list[int]) -> int:
+    """Whole blocks of ``prompt`` that can be found, its last token left out."""
+    digests = kv.open(prompt).digests[: (len(prompt) - 1) // BLOCK]
+    return len(kv.pools[0].lookup_run(digests)) * BLOCK
 
 
 def test_a_copy_that_nobody_wants_any_more_is_dropped() -> None:

@@ -171,9 +171,19 @@ class KVManager:
             session=session,
         )
 
-    def match(self, seq: KVSequence) -> Hit:
-        """The longest prefix of ``seq`` whose keys and values are there. Changes nothing."""
-        return self.index.lookup(seq) if self.caching and seq.read_cache else self.index.no_hit()
+    def match(self, seq: KVSequence, *, keep_free: int = 0) -> Hit:
+        """The longest prefix of ``seq`` whose keys and values are there, and can be taken. Changes nothing.
+
+        A part of a block is copied from one that must stay: where that leaves no room for the rest of the text (and
+        ``keep_free`` blocks), the hit ends with its whole blocks.
+        """
+        if not (self.caching and seq.read_cache):
+            return self.index.no_hit()
+        hit = self.index.lookup(seq)
+        room = hit.partial is None or self._demand_of_hit(hit, [len(seq)], hit.num_tokens).is_available(
+            keep_free
+        )
+        return hit if room else hit.in_whole_blocks()
 
     def explain(self, seq: KVSequence, hit: Hit) -> Match:
         """``hit`` with a reason for every token that it leaves out. Changes nothing."""
@@ -204,7 +214,7 @@ class KVManager:
         if any(table.ids for table in seq.tables):
             raise ValueError("the sequence holds memory already; use reserve")
         if hit is None:
-            hit = self.match(seq)
+            hit = self.match(seq, keep_free=keep_free)
         computed = hit.num_tokens + num_external_tokens
         if computed > seq.num_tokens:
             raise ValueError(f"{computed} computed tokens are more than the text's {seq.num_tokens}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -33,6 +33,13 @@ class Hit:
     blocks: tuple[list[int], ...]
     num_full_tokens: int = 0  # what full attention alone could have served
     partial: PartialHit | None = None
+
+    def in_whole_blocks(self) -> Hit:
+        """Without what continues it inside a block."""
+        if self.partial is None:
+            return self
+        tokens = self.num_tokens - self.partial.num_tokens
+        return replace(self, num_tokens=tokens, num_full_tokens=tokens, partial=None)
 
 
 class PrefixIndex:

@@ -146,7 +146,7 @@ class PagedStore:
 
     def admit(self, sequence: StoredSequence, *, headroom: int = 0) -> Match | None:
         kv = _kv(sequence)
-        hit = self._without_unwritten_part(self.manager.match(kv))
+        hit = self._without_unwritten_part(self.manager.match(kv, keep_free=headroom))
         match = self.manager.explain(kv, hit)
         window_tokens = None if self._windows is None else hit.num_tokens
         if not self.manager.admit(kv, kv.num_tokens, hit, keep_free=headroom, window_tokens=window_tokens):
@@ -182,8 +182,7 @@ class PagedStore:
         """Whole blocks may be shared in the step that fills them; a part can't, as it is copied before the step."""
         if hit.partial is None or hit.partial.block not in self._unwritten:
             return hit
-        tokens = hit.num_tokens - hit.partial.num_tokens
-        return replace(hit, num_tokens=tokens, num_full_tokens=tokens, partial=None)
+        return hit.in_whole_blocks()
 
     def reserve(self, sequence: StoredSequence) -> Sequence[BlockCopy] | None:
         kv = _kv(sequence)
@@ -317,9 +316,7 @@ class PagedStore:
 
     def place(self, tokens: TokenArray, salt: str | None) -> PlacedPrefix | None:
         kv = self.open(tokens, salt).kv
-        hit = self._find_on_device(tokens, salt)
-        if hit.partial is not None:
-            hit = replace(hit, num_tokens=hit.num_tokens - hit.partial.num_tokens, partial=None)
+        hit = self._find_on_device(tokens, salt).in_whole_blocks()
         external = len(tokens) - hit.num_tokens
         if not self.manager.admit(kv, len(tokens), hit, num_external_tokens=external):
             return None

@@ -127,9 +127,8 @@ def put_back(core: EngineCore, snapshot: Snapshot, salt: str | None) -> Restored
     tokens = _usable_tokens(kv, core.runner, snapshot)
     try:
         if not kv.settled:
-            # A block that is on its way to others may never come, and nobody may then be told that it can be found.
-            kv.wait_until_safe([kv.locate(tokens, salt).tables])
-            core.scheduler.readmit_broken()
+            # A block that is on its way to others may never come, and all that is known as it is forgotten then.
+            core.settle()
         prefix = kv.place(tokens, salt)
         if prefix is not None:
             kv.wait_until_safe([prefix.tables])
