@@ -33,7 +33,8 @@ from agentctx.backends.backend import (
     Delta,
     Options,
 )
-from agentctx.backends.http_errors import NEVER_SENT, built, failed, refusal
+from agentctx.backends.http_errors import NEVER_SENT, failed, refusal
+from agentctx.backends.http_request import built
 from agentctx.backends.secrecy import discreet, secrets_in, shown
 from agentctx.backends.server_address import endpoint, need_address, need_headers
 from agentctx.errors import AgentctxError, InputError
@@ -108,7 +109,8 @@ class _Exchange:
 
     def __init__(self, backend: _Shared, client: httpx.Client | httpx.AsyncClient, call: Call) -> None:
         need_headers(call.headers)
-        self.url = shown(endpoint(backend.base_url, call.path))
+        self._whole_url = endpoint(backend.base_url, call.path)
+        self.url = shown(self._whole_url)
         self.unanswered = 0
         self._backend = backend
         self._client = client
@@ -122,7 +124,7 @@ class _Exchange:
         self._request = built(
             self._client,
             "POST",
-            endpoint(backend.base_url, call.path),
+            self._whole_url,
             call.body,
             headers={**backend._headers, **call.headers},
             timeout=backend._timeout,
@@ -130,11 +132,9 @@ class _Exchange:
         return self._request
 
     def _secrets(self) -> tuple[str, ...]:
-        given = secrets_in(self._backend._headers)
-        if self._request is None:
-            return given
-        # A client's own headers, its auth and a password in the address are headers of what was sent.
-        return given + secrets_in(self._request.headers, str(self._request.url))
+        # A client's own headers, its auth and a password in the address are headers only of what was sent.
+        sent = {} if self._request is None else self._request.headers
+        return secrets_in(self._backend._headers, self._whole_url) + secrets_in(sent)
 
     @contextmanager
     def errors(self) -> Iterator[None]:
@@ -209,9 +209,9 @@ class _Reply:
             return ""
         with _understood(self._api, self._url):
             text = self._parser.feed(event.event, data)
+            self.text += text
         if text and self._first is None:
             self._first = time.perf_counter() - self._started
-        self.text += text
         return text
 
     def finish(self) -> Completion:

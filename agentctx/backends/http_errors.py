@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
 from email.utils import parsedate_to_datetime
-from typing import Any
 
 import httpx
 from httpx_sse import SSEError
 
 from agentctx.backends.backend import BadResponse, ConnectionFailed, Refused, StreamBroken, TimedOut
-from agentctx.backends.secrecy import key_advice, shown
+from agentctx.backends.secrecy import key_advice
 from agentctx.errors import AgentctxError, UsageError
 
 _EXCERPT = 300
@@ -67,22 +65,3 @@ def refusal(response: httpx.Response, address: str) -> Refused:
         status=response.status_code,
         retry_after=_retry_after(response),
     )
-
-
-def built(
-    client: httpx.Client | httpx.AsyncClient,
-    method: str,
-    url: str,
-    body: Mapping[str, Any] | None,
-    **how: Any,
-) -> httpx.Request:
-    """The request, or the ``UsageError`` that says why there can't be one."""
-    try:
-        return client.build_request(method, url, json=body, **how)
-    except httpx.InvalidURL:
-        problem = "its address is none"
-    except UnicodeEncodeError:
-        problem = "it holds half a character (a lone surrogate), which is no valid text"
-    except (TypeError, ValueError) as error:
-        problem = str(error)
-    raise UsageError(f"the request to {shown(url)} can't be written: {problem}")

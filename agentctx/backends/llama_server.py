@@ -17,7 +17,8 @@ import numpy as np
 from agentctx.backends.adapter import Call, count_or_none, need
 from agentctx.backends.affinity import NO_AFFINITY, Affinity
 from agentctx.backends.backend import BadResponse, Completion, Options, Refused, StreamBroken
-from agentctx.backends.http_errors import NEVER_SENT, built, failed, refusal
+from agentctx.backends.http_errors import NEVER_SENT, failed, refusal
+from agentctx.backends.http_request import built
 from agentctx.backends.secrecy import discreet, secrets_in, shown
 from agentctx.backends.server_address import authorization, endpoint, need_address, need_headers
 from agentctx.errors import UsageError
@@ -149,9 +150,10 @@ class Endpoints:
         self, method: str, path: str, body: Mapping[str, Any] | None = None
     ) -> Iterator[httpx.Response]:
         """The response at a path, read, its status good."""
-        request = built(self._client, method, endpoint(self.base_url, path), body)
+        url = endpoint(self.base_url, path)
+        request = built(self._client, method, url, body)
         known = self._client.headers  # in what is sent, a password in the address takes the key's place
-        with discreet(lambda: secrets_in(known) + secrets_in(request.headers, str(request.url))):
+        with discreet(lambda: secrets_in(known, url) + secrets_in(request.headers)):
             try:
                 response = self._client.send(request)
             except httpx.RequestError as error:

@@ -7,7 +7,6 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
-from urllib.parse import urlsplit
 
 import numpy as np
 
@@ -25,7 +24,7 @@ from agentctx.backends.llama_server import LlamaCompletion, LlamaServer
 from agentctx.backends.openai_chat import OpenAIChat
 from agentctx.backends.secrecy import NO_ACCESS, shown
 from agentctx.backends.served_models import first_model
-from agentctx.backends.server_address import authorization, openai_base, says_openai
+from agentctx.backends.server_address import authorization, need_address, openai_base, says_openai
 from agentctx.caches.model import Arrival, CacheModel
 from agentctx.caches.registry import parse_cache, read_spec
 from agentctx.errors import UsageError
@@ -102,9 +101,12 @@ def connect(
         with _engine(cache or DEFAULT_CACHE, layout or DEFAULT_LAYOUT) as live:
             yield live
         return
-    url = urlsplit(target)
-    if url.scheme not in ("http", "https") or not url.netloc:
-        raise UsageError(f"backend {target!r} is neither {ENGINE!r} nor a URL such as http://127.0.0.1:8080")
+    try:
+        need_address(target)
+    except UsageError:
+        # What has a user or a query may have a secret.
+        named = "the backend" if set("@?") & set(target) else f"backend {target!r}"
+        raise UsageError(f"{named} is neither {ENGINE!r} nor a URL such as http://127.0.0.1:8080") from None
     if cache is not None:
         parse_cache(cache)
     options = Options(max_tokens=1, temperature=0.0, slot=slot)

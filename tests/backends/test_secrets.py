@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import json
+import logging
 import re
 import traceback
 from collections.abc import Callable, Iterator
@@ -43,6 +44,7 @@ from agentctx.errors import AgentctxError, UsageError
 from agentctx.history import History
 from agentctx.messages import Params
 from agentctx.rendering import Prompt, load_renderer
+from agentctx.replaying.live import connect
 from agentctx.session import Session, SessionParts
 
 from .faulty_server import APIS, Answer, Api, Connection, Event, FaultyServer, sse
@@ -175,16 +177,16 @@ def a_list(api: Api, all_of_it: str) -> Answer:
 
 
 def another_shape(api: Api, all_of_it: str) -> Answer:
-    """Where a good reply has its text and its role, what was sent stands instead."""
+    """Where a good reply has its role and its text, or the items of it, what was sent stands instead."""
 
-    def spoilt(value: object) -> object:
-        if isinstance(value, dict) and value.get("type") == "text":
+    def spoilt(value: object, name: str = "") -> object:
+        if name == "role":
             return all_of_it
+        if name in ("content", "output"):
+            return [all_of_it] if isinstance(value, list) else {all_of_it: SECRETS}
         if isinstance(value, dict):
-            return {name: spoilt(part) for name, part in value.items()}
-        if isinstance(value, list):
-            return [spoilt(part) for part in value]
-        return {all_of_it: SECRETS} if value == "yes sir" else all_of_it if value == "assistant" else value
+            return {name: spoilt(part, name) for name, part in value.items()}
+        return [spoilt(part) for part in value] if isinstance(value, list) else value
 
     return lambda connection: connection.whole(json.dumps(spoilt(api.body)).encode())
 
@@ -345,6 +347,26 @@ def test_neither_report_nor_recording_repeats_it(server: FaultyServer, tmp_path:
         silent(repr(session) + repr(backend) + repr(session.report) + path.read_text())
 
 
+@pytest.mark.parametrize("mode", ["whole", "stream"])
+@pytest.mark.parametrize("face", ["sync", "async"])
+async def test_logs_name_none(
+    server: FaultyServer, caplog: pytest.LogCaptureFixture, face: str, mode: str
+) -> None:
+    """Whatever level they are at: httpx logs each request's address, httpcore each step."""
+    caplog.set_level(logging.DEBUG)
+    server.script = [refused("503 Busy")(APIS["openai-chat"], echo(0)), APIS["openai-chat"].healthy]
+    with pytest.raises(Refused):
+        await ask(server, "openai-chat", face, mode, 5.0)
+    await ask(server, "openai-chat", face, mode, 5.0)
+    server.script = [lambda connection: connection.whole(b"{}")]
+    with LlamaServer(address(server, ""), api_key=BEARER) as endpoints:
+        endpoints.props()
+    said_at_info = [record.getMessage() for record in caplog.records if record.name == "httpx"]
+    assert [line for line in said_at_info if "/props " in line] != []
+    assert len(said_at_info) == 3
+    silent(caplog.text)
+
+
 # -- the endpoints beside the completion --------------------------------------------------------------------
 
 
@@ -470,6 +492,7 @@ def test_an_address_that_is_none(url: str) -> None:
         lambda: HttpBackend(OpenAIChat(), url),
         lambda: AsyncHttpBackend(OpenAIChat(), url),
         lambda: LlamaServer(url),
+        lambda: connect(url).__enter__(),
     ):
         with pytest.raises(UsageError, match="http://") as failure:
             make()
