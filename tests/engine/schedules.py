@@ -106,8 +106,13 @@ def run(
     keep_logits: bool = False,
     check: bool = True,
     max_steps: int = 20_000,
+    before_step: Callable[[int], object] | None = None,
+    may_fail: type[Exception] | tuple[()] = (),
 ) -> Run:
-    """Drive a core step by step; the bookkeeping is checked after every one of them."""
+    """Drive a core step by step; the bookkeeping is checked after every one of them.
+
+    before_step: called with each step's number. may_fail: what a step may fail with; any other error is raised.
+    """
     result = Run(build_core(model, schedule.config))
     core, waiting, step = result.core, list(schedule.arrivals), 0
     cancels: list[tuple[int, Request]] = []
@@ -136,8 +141,10 @@ def run(
             if cancel_step == step:
                 core.cancel(request)
         if core.has_work:
+            if before_step is not None:
+                before_step(step)
             report = core.step()
-            if report.error is not None:
+            if report.error is not None and not isinstance(report.error, may_fail):
                 raise report.error
             result.finish_order += [r.id for r in report.finished]
             if check:
@@ -158,7 +165,7 @@ def check_end(result: Run) -> None:
     assert not core.scheduler.waiting
     for request in result.requests:
         assert request.done
-        if cancelled(request):
+        if cancelled(request) or request.error is not None:
             assert request.cached_tokens + request.computed_tokens <= request.num_prompt
         else:
             assert request.cached_tokens + request.computed_tokens == request.num_prompt

@@ -27,6 +27,7 @@ from agentctx_engine.runtime import (
     EngineMemoryError,
     GenerationHandle,
     RequestCancelledError,
+    RequestFailedError,
 )
 from agentctx_engine.runtime.block_directory import BlockDirectory
 from agentctx_engine.runtime.config import EngineConfig
@@ -36,6 +37,7 @@ from agentctx_engine.runtime.paged_store import PagedStore
 from agentctx_engine.runtime.tensor_file import is_temporary
 from agentctx_engine.runtime.tiers import TierCopier
 
+from .faults import gated_files
 from .killed import kill_while_writing
 from .schedules import Arrival, Schedule, check_end, run
 
@@ -273,6 +275,93 @@ def test_a_file_that_fails_while_a_prefix_is_saved(monkeypatch: pytest.MonkeyPat
         assert go_on.is_set()
         assert engine.state().tiers.failed_blocks >= 1  # type: ignore[union-attr]
         ask(engine, prompts[0])
+
+
+@pytest.mark.timeout(120)
+def test_files_that_fail_one_by_one_are_none_of_the_matter_of_what_was_computed_meanwhile(
+    tmp_path: Path,
+) -> None:
+    """After the first the request computes it all; the others' failures come while it answers, and count for nothing."""
+    prompts = texts(11, 41)
+    with engine_of(disk_dir=tmp_path, num_blocks=40, host_blocks=2) as engine:
+        for prompt in prompts:
+            ask(engine, prompt)
+        wanted = uncached("llama", prompts[0], 20)
+        with gated_files(frozenset(range(100))) as gate:
+
+            def one_more(sample: int, output: Sequence[int]) -> bool:
+                gate.allow(1)
+                return False
+
+            params = SamplingParams(max_tokens=20, stop_token_ids=())
+            result = engine.generate(prompts[0], params, stop_hook=one_more)
+        assert gate.asked == 10
+        tiers = engine.state().tiers
+        assert tiers is not None
+        assert tiers.failed_blocks == 10
+        assert result.token_ids == wanted
+        assert (result.cached_tokens, result.computed_tokens, result.recomputed_tokens) == (0, 41, 0)
+        assert ask(engine, prompts[0]) == (40, 0, 0)  # what it computed can be found
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("n", [1, 2])
+def test_a_failed_file_leaves_alone_who_computes_the_same_text(tmp_path: Path, n: int) -> None:
+    prompts, answers = texts(11, 21), SamplingParams(max_tokens=6, n=n, stop_token_ids=())
+    with engine_of(disk_dir=tmp_path, num_blocks=24, host_blocks=2) as engine:
+        for prompt in prompts:
+            ask(engine, prompt)
+        first = prompts[0]
+        handles: list[GenerationHandle] = []
+        with gated_files(frozenset(range(100))):
+            engine._loop.call(
+                lambda: handles.extend(engine.submit(first, answers, reuse=reuse) for reuse in (True, False))
+            )
+            results = [handle.result(timeout=60) for handle in handles]
+        for result in results:
+            assert {sample.token_ids for sample in result.samples} == {uncached("llama", first, 6)}
+            assert result.recomputed_tokens == 0
+        counts = [(r.cached_tokens, r.computed_tokens) for r in results]
+        assert counts[1] == (0, 21)
+        assert sum(counts[0]) == 21
+
+
+@pytest.mark.timeout(120)
+def test_who_waits_for_blocks_beside_those_of_a_failed_step_reads_none_that_it_did_not_write(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The first of two computes three blocks; the second hits these, and waits for others from the host. The step fails."""
+    [text], others = texts(1, 41), texts(3, 41, 5)
+    with engine_of(num_blocks=24, host_blocks=30) as engine:
+        for prompt in (text, *others):
+            ask(engine, prompt)
+        handles: list[GenerationHandle] = []
+        forward, failed, load, go_on = engine._core.runner._forward, Event(), TierCopier._load, Event()
+
+        def failing(*arguments: Any) -> Any:
+            if handles and not failed.is_set():
+                failed.set()
+                go_on.set()
+                raise RuntimeError("no kernel image")
+            return forward(*arguments)
+
+        def late(*arguments: Any) -> None:
+            assert go_on.wait(60)
+            load(*arguments)
+
+        monkeypatch.setattr(engine._core.runner, "_forward", failing)
+        monkeypatch.setattr(TierCopier, "_load", late)
+        engine._loop.call(
+            lambda: handles.extend(
+                (engine.submit(text[:13], ANSWER, reuse=False), engine.submit(text, ANSWER))
+            )
+        )
+        with pytest.raises(RequestFailedError, match="no kernel image"):
+            handles[0].result(timeout=60)
+        result = handles[1].result(timeout=60)
+        assert result.token_ids == uncached("llama", text)
+        assert (result.cached_tokens, result.host_tokens, result.computed_tokens) == (0, 0, 41)
+        assert ask(engine, text) == (40, 0, 0)
 
 
 @st.composite

@@ -246,6 +246,11 @@ class BlockPool:
         """The block that holds this prefix's last block, or None."""
         return self._cached[group].get(digest)
 
+    def holders(self, digest: bytes, group: int = 0) -> list[int]:
+        """All blocks that carry this hash, the one that answers for it first."""
+        block = self._cached[group].get(digest)
+        return [] if block is None else [block, *self._duplicates[group].get(digest, ())]
+
     def lookup_run(self, hashes: Sequence[bytes], group: int = 0) -> list[int]:
         """The blocks of the longest run of ``hashes``, from its start, that are all cached."""
         return self._cached[group].run(hashes)

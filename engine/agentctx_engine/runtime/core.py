@@ -271,8 +271,10 @@ class EngineCore:
                 error = RequestFailedError(f"request {request.id}: a step failed ({kind})")
             error.__cause__ = cause
             self._end(request, FinishReason.FAILED, error, report)
-        # Blocks of this step were made findable before its kernels ran. Only its own samples held them, so that they
-        # are unheld now: forgetting every unheld prefix forgets those that were never written.
+        # Blocks of this step were made findable before its kernels ran. Besides those that it ran, only samples hold them
+        # that it admitted and that wait for other blocks. With both gone they are unheld: forgetting every unheld prefix
+        # forgets those that were never written.
+        self.scheduler.readmit_waiting(report.step)
         self.kv.drop_cached()
 
     def _end_stuck(self, report: StepReport) -> None:

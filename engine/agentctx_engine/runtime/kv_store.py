@@ -189,8 +189,13 @@ class KvStore(Protocol):
         """Whether all that the sequence holds is in place: not while some of it is on its way from another tier."""
         ...
 
-    def broken_among(self, sequences: Sequence[StoredSequence]) -> list[StoredSequence]:
-        """Those that wait for blocks which turned out to be damaged: they must be released and admitted anew."""
+    def broken_among(
+        self, waiting: Sequence[StoredSequence], intact: Sequence[StoredSequence]
+    ) -> list[StoredSequence]:
+        """Those of ``waiting`` that hold blocks which failed to come back: they must be released and admitted anew.
+
+        ``intact``: the others that hold blocks. They have run since they were admitted, so that theirs are good.
+        """
         ...
 
     @property

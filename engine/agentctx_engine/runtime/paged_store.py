@@ -235,29 +235,30 @@ class PagedStore:
         tables = _kv(sequence).tables
         return not any(self._tiers.copier.is_arriving(g, table.ids) for g, table in enumerate(tables))
 
-    def broken_among(self, sequences: Sequence[StoredSequence]) -> list[StoredSequence]:
+    def broken_among(
+        self, waiting: Sequence[StoredSequence], intact: Sequence[StoredSequence]
+    ) -> list[StoredSequence]:
         failed = [] if self._tiers is None else self._tiers.copier.take_failed()
         if not failed:
             return []
         host = self.manager.host
         assert host is not None
         assert host.disk is not None
-        broken = set()
+        good, broken = _blocks_of(intact), set()
         for read in failed:
             host.disk.failed(read.digest, read.group)
-            broken.add((read.group, read.destination))
             group = self.manager.groups[read.group]
-            # Whatever copy of it was made meanwhile is no better.
-            while (block := group.pool.lookup(read.digest, group.pool_group)) is not None:
+            # Whatever copy of it was made meanwhile is no better, but for those that somebody has computed.
+            copies = {read.destination, *group.pool.holders(read.digest, group.pool_group)}
+            for block in sorted(copies):
+                if (read.group, block) in good:
+                    continue
                 broken.add((read.group, block))
-                group.pool.uncache(block)
-            if (block := host.pool.lookup(read.digest, read.group)) is not None:
-                host.pool.uncache(block)
-        return [
-            sequence
-            for sequence in sequences
-            if any((g, b) in broken for g, table in enumerate(_kv(sequence).tables) for b in table.ids)
-        ]
+                if group.pool.hash_of(block) == read.digest:
+                    group.pool.uncache(block)
+            if (block_below := host.pool.lookup(read.digest, read.group)) is not None:
+                host.pool.uncache(block_below)
+        return [sequence for sequence in waiting if not broken.isdisjoint(_blocks_of([sequence]))]
 
     @property
     def settled(self) -> bool:
@@ -342,7 +343,9 @@ class PagedStore:
     def abandon(self, prefix: PlacedPrefix) -> None:
         kv = prefix.holder
         assert isinstance(kv, KVSequence)
-        kv.num_computed_tokens = prefix.num_reused  # else the end of the text would become findable as a part of a block
+        kv.num_computed_tokens = (
+            prefix.num_reused
+        )  # else the end of the text would become findable as a part of a block
         self.manager.free(kv)
 
     def drop_cached(self) -> None:
@@ -371,6 +374,11 @@ class PagedStore:
 
 def _after_last(block: int, table: Sequence[int]) -> int:
     return next((index + 1 for index in range(len(table) - 1, -1, -1) if table[index] == block), 0)
+
+
+def _blocks_of(sequences: Iterable[StoredSequence]) -> set[tuple[int, int]]:
+    """(group, block) of all that they hold."""
+    return {(g, b) for s in sequences for g, table in enumerate(_kv(s).tables) for b in table.ids}
 
 
 def _kv(sequence: StoredSequence) -> KVSequence:

@@ -7,6 +7,7 @@ from concurrent.futures import Future
 
 import numpy as np
 
+from agentctx_engine.memory.page_pool import PageIds
 from agentctx_engine.memory.prefix_cache import Match
 from agentctx_engine.memory.radix_cache import RadixCache, RadixLease
 from agentctx_engine.runtime.kv_store import (
@@ -152,7 +153,9 @@ class RadixStore:
     def ready(self, sequence: StoredSequence) -> bool:
         return True
 
-    def broken_among(self, sequences: Sequence[StoredSequence]) -> list[StoredSequence]:
+    def broken_among(
+        self, waiting: Sequence[StoredSequence], intact: Sequence[StoredSequence]
+    ) -> list[StoredSequence]:
         return []
 
     @property
@@ -171,8 +174,13 @@ class RadixStore:
     def close(self) -> None:
         """Nothing is under way."""
 
+    def held(self, sequence: StoredSequence, num_tokens: int) -> PlacedPrefix:
+        return self._prefix(_lease(sequence).pages[: num_tokens // self.block_size])
+
     def locate(self, tokens: TokenArray, salt: str | None) -> PlacedPrefix:
-        pages = self.cache.pages_of(tokens, salt=salt)
+        return self._prefix(self.cache.pages_of(tokens, salt=salt))
+
+    def _prefix(self, pages: PageIds) -> PlacedPrefix:
         return PlacedPrefix(len(pages) * self.block_size, (pages,) * self._groups, (0,) * self._groups)
 
     def place(self, tokens: TokenArray, salt: str | None) -> PlacedPrefix | None:

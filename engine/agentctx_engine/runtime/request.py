@@ -72,7 +72,7 @@ class Request:
         sample.counted_hit = max(0, min(hit, self.num_prompt) - sample.high_water)
         sample.high_water_before = sample.high_water
         self.cached_tokens += sample.counted_hit
-        sample.num_computed = hit
+        sample.num_computed = sample.hit_tokens = hit
         sample.high_water = max(sample.high_water, hit)
 
     def take_back_hit(self, sample: Sample) -> None:
@@ -101,8 +101,8 @@ class Sample:
     """One answer: its text and blocks (``kv``), and how much of the text is computed."""
 
     __slots__ = (
-        "_seen", "counted_hit", "finish_reason", "high_water", "high_water_before", "index", "kv", "logits", "num_computed", "output", "request",
-        "running", "sampled",
+        "_seen", "counted_hit", "finish_reason", "high_water", "high_water_before", "hit_tokens", "index", "kv", "logits", "num_computed",
+        "output", "request", "running", "sampled",
     )  # fmt: skip
 
     def __init__(self, request: Request, kv: StoredSequence, index: int = 0) -> None:
@@ -111,7 +111,7 @@ class Sample:
         self.index = index
         self.running = False  # True: it holds blocks for all its tokens but, at most, the last
         self.num_computed = 0  # tokens whose keys and values lie in its blocks
-        self.counted_hit = self.high_water_before = 0  # of the last admission
+        self.hit_tokens = self.counted_hit = self.high_water_before = 0  # of the last admission
         self.high_water = 0  # the most that num_computed has ever been
         self.output: list[int] = []
         self.sampled: list[SampledToken] = []  # parallel to output
@@ -138,6 +138,11 @@ class Sample:
     def remaining(self) -> int:
         """Tokens to compute before the next one can be sampled: 1 while decoding."""
         return self.kv.num_tokens - self.num_computed
+
+    @property
+    def has_run(self) -> bool:
+        """Some of it was computed since it was admitted, or forked from one that had run."""
+        return self.num_computed > self.hit_tokens
 
     @property
     def decoding(self) -> bool:

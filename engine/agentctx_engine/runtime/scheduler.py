@@ -128,9 +128,23 @@ class Scheduler:
         return step
 
     def readmit_broken(self) -> None:
-        """Admit anew what holds blocks that failed to come back. Between steps."""
-        for kv in self.kv.broken_among([sample.kv for sample in self.running]):
-            self._admit_anew(next(sample for sample in self.running if sample.kv is kv))
+        """Admit anew what waits for blocks that failed to come back. Between steps.
+
+        Who has run since it was admitted had all its blocks then, and whatever it has added it has computed itself.
+        """
+        waiting = [sample for sample in self.running if not sample.has_run]
+        intact = [sample.kv for sample in self.running if sample.has_run]
+        for kv in self.kv.broken_among([sample.kv for sample in waiting], intact):
+            self._admit_anew(next(sample for sample in waiting if sample.kv is kv))
+
+    def readmit_waiting(self, failed: Step) -> None:
+        """Admit anew what a failed step admitted and left waiting for blocks: others of its hit may be what it didn't write.
+
+        What the step ran must have been removed.
+        """
+        for sample in failed.admitted:
+            if sample.running:
+                self._admit_anew(sample)
 
     def _schedule_decodes(self, step: Step, budget: int) -> int:
         for sample in list(self.running):
