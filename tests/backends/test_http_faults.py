@@ -1,4 +1,4 @@
-"""Faults of servers and networks: each ends in its documented error, the history is as it was and goes on, nothing is left open.
+"""Faults of servers and networks: each ends in its documented error, the history holds the question and no reply and goes on, nothing is left open.
 
 Real clients against a loopback server that answers byte by byte as told; both faces, every adapter, whole replies and streams.
 """
@@ -129,10 +129,11 @@ async def conversation(
 async def fails_and_goes_on(
     talk: Conversation, server: FaultyServer, api: Api, kind: type[BackendError], says: str
 ) -> BackendError:
-    """The turn ends in the error, the history is as it was, and the same session goes on as if nothing had been."""
+    """The turn ends in the error, of the history it leaves what was asked, sealed as it was sent, and the same session goes on."""
     history = talk.session.history
-    history.request()  # seals the question: what a turn does first
-    before = (history.messages, history.epoch, history.open_calls, history.checkpoint())
+    before = history.messages
+    asked = History.resume(history.checkpoint())
+    asked.request()
     with pytest.raises(kind, match=says) as failure:
         await talk.turn()
     assert type(failure.value) is kind
@@ -140,14 +141,15 @@ async def fails_and_goes_on(
         # What had arrived is in the error; of the history it is no part.
         assert failure.value.partial == "".join(talk.deltas)
     assert KEY not in str(failure.value) + repr(failure.value) + repr(talk.session)
-    assert (history.messages, history.epoch, history.open_calls, history.checkpoint()) == before
+    assert history.checkpoint() == asked.checkpoint()
+    assert (history.messages, history.sealed, history.open_calls) == (before, len(before), ())
     assert talk.session.report.turns == ()
     server.script = [api.healthy]
     answer = await talk.turn()
     assert answer.message.text == "yes sir"
     assert answer.report.turn == 1
     assert answer.report.cached == 16
-    assert history.messages == (*before[0], answer.message)
+    assert history.messages == (*before, answer.message)
     return failure.value
 
 

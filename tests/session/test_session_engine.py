@@ -148,7 +148,7 @@ def test_a_checked_request_is_not_sent_and_strict_mode_raises(engine: Engine) ->
         session.check(edited)
 
 
-def test_a_failed_turn_leaves_the_history_as_it_was(model: object) -> None:
+def test_a_failed_turn_leaves_the_question_and_no_reply(model: object) -> None:
     from agentctx.backends.backend import BackendError
 
     with Engine(model, num_blocks=4) as small:
@@ -158,6 +158,7 @@ def test_a_failed_turn_leaves_the_history_as_it_was(model: object) -> None:
         with pytest.raises(BackendError):
             session.complete(Options(max_tokens=4))
         assert session.history.messages == before
+        assert session.history.sealed == len(before)  # as it was sent
         assert session.report.turns == ()
 
 
