@@ -3,6 +3,7 @@
 The rule behind this module is that bytes are identity. A tool schema, a tool call's arguments, an id and
 a content are kept exactly as first seen; the canonical JSON of a structured value is made once, when the
 value enters, and never again. Everything here is immutable, so a value that was sent can't change later.
+What has no bytes is made safe at entry: a surrogate, which UTF-8 can't hold, is U+FFFD from then on.
 """
 
 from __future__ import annotations
@@ -10,24 +11,27 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import re
 from collections.abc import Iterable, Mapping
 from functools import cached_property
-from typing import Any, Literal, NoReturn
+from typing import Annotated, Any, Literal, NoReturn, Self
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator
+
+from agentctx.surrogates import clean_text, replace_surrogates
 
 Role = Literal["system", "developer", "user", "assistant", "tool"]
 
 
 def canonical_json(value: Any) -> str:
-    """Compact JSON text of ``value``: key order kept, no ASCII escapes, no NaN.
+    """Compact JSON text of ``value``: key order kept, no ASCII escapes, no NaN, no surrogates.
 
     Key order is kept because the order of a schema's properties is part of what the model reads; sorting it
     would change the prompt of an agent that already runs.
 
     Raises ``ValueError`` for NaN and infinities and ``TypeError`` for values that JSON doesn't have.
     """
-    return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return replace_surrogates(json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")))
 
 
 def _refuse_constant(name: str) -> NoReturn:
@@ -41,20 +45,49 @@ def _finite(text: str) -> float:
     return value
 
 
-JSON_DECODER = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=_finite)
-"""Reads JSON as RFC 8259 has it: no NaN, no infinities, none made of a number that is too large either."""
+_SURROGATE_ESCAPE = re.compile(r"\\u[dD][89a-fA-F]")
+
+
+class _Decoder(json.JSONDecoder):
+    def decode(self, s: str, *more: Any) -> Any:
+        value = super().decode(s, *more)
+        return clean_text(value) if _SURROGATE_ESCAPE.search(s) else value
+
+
+JSON_DECODER = _Decoder(parse_constant=_refuse_constant, parse_float=_finite)
+"""Reads JSON as RFC 8259 has it: no NaN, no infinities, none made of a number that is too large either.
+
+``decode`` gives no surrogates: a text that spells half a pair holds U+FFFD there.
+"""
+
+
+def _safe(value: Any) -> Any:
+    if isinstance(value, str):
+        return replace_surrogates(value)
+    if isinstance(value, tuple) and value and isinstance(value[0], str):
+        return tuple(replace_surrogates(item) for item in value)
+    return value
+
+
+Text = Annotated[str, BeforeValidator(_safe)]
+"""A text as first seen, its surrogates made safe."""
 
 
 class _Frozen(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
+        """A copy with other values in some fields, which are not validated; texts are made safe like all others."""
+        safe = {key: _safe(value) for key, value in update.items()} if update else None
+        return super().model_copy(update=safe, deep=deep)
 
 
 class TextPart(_Frozen):
     """A piece of text in a message that has several parts."""
 
     type: Literal["text"] = "text"
-    text: str
-    extra_json: str | None = None
+    text: Text
+    extra_json: Text | None = None
 
 
 class MediaPart(_Frozen):
@@ -64,9 +97,9 @@ class MediaPart(_Frozen):
     """
 
     type: Literal["image", "file", "audio"]
-    sha256: str
-    media_type: str | None = None
-    source_json: str
+    sha256: Text
+    media_type: Text | None = None
+    source_json: Text
 
 
 Part = TextPart | MediaPart
@@ -76,10 +109,10 @@ Content = str | tuple[Part, ...]
 class ToolCall(_Frozen):
     """One call that the model made. ``arguments`` is the raw string that the model produced, never re-serialised."""
 
-    id: str
-    name: str
-    arguments: str
-    extra_json: str | None = None
+    id: Text
+    name: Text
+    arguments: Text
+    extra_json: Text | None = None
 
     @field_validator("arguments", mode="before")
     @classmethod
@@ -98,13 +131,13 @@ class Message(_Frozen):
     """
 
     role: Role
-    content: Content = ""
-    reasoning: str | None = None
+    content: Annotated[Content, BeforeValidator(_safe)] = ""
+    reasoning: Text | None = None
     tool_calls: tuple[ToolCall, ...] = ()
-    tool_call_id: str | None = None
-    name: str | None = None
-    notes: tuple[str, ...] = ()
-    extra_json: str | None = None
+    tool_call_id: Text | None = None
+    name: Text | None = None
+    notes: tuple[Text, ...] = ()
+    extra_json: Text | None = None
 
     @property
     def text(self) -> str:
@@ -135,12 +168,12 @@ class Tool(_Frozen):
     server it came from; together with the name they give the canonical order.
     """
 
-    name: str = Field(min_length=1)
-    description: str = ""
-    parameters_json: str = "{}"
+    name: Text = Field(min_length=1)
+    description: Text = ""
+    parameters_json: Text = "{}"
     source: Literal["builtin", "discovered", "mcp"] = "builtin"
-    server: str = ""
-    extra_json: str | None = None
+    server: Text = ""
+    extra_json: Text | None = None
 
     @classmethod
     def of(
@@ -180,12 +213,12 @@ def canonical_tool_order(tools: Iterable[Tool]) -> tuple[Tool, ...]:
 class Params(_Frozen):
     """Parameters of a request that are not part of the message list."""
 
-    model: str | None = None
+    model: Text | None = None
     temperature: float | None = None
     max_tokens: int | None = None
-    tool_choice_json: str | None = None
-    template_kwargs_json: str | None = None
-    extra_json: str | None = None
+    tool_choice_json: Text | None = None
+    template_kwargs_json: Text | None = None
+    extra_json: Text | None = None
 
 
 class Request(_Frozen):

@@ -35,6 +35,7 @@ from agentctx.messages import (
     ToolCall,
     canonical_json,
 )
+from agentctx.surrogates import replace_surrogates
 
 
 class History(Sequence[Message]):
@@ -257,9 +258,9 @@ class History(Sequence[Message]):
         ``arguments`` as a string is kept byte for byte. Without ``id`` the call is numbered.
         """
         log = self._s.log
-        call_id = self._next_call_id() if id is None else id
         text = arguments if isinstance(arguments, str) else canonical_json(arguments)
-        call = ToolCall(id=call_id, name=name, arguments=text)
+        call = ToolCall(id=self._next_call_id() if id is None else id, name=name, arguments=text)
+        call_id = call.id
         if not log.newest_takes_calls():
             self.append(Message(role="assistant", tool_calls=(call,)))
             return call_id
@@ -283,7 +284,8 @@ class History(Sequence[Message]):
         It is frozen with that message. A ``key`` lets a later note replace a pending one. When the newest
         message was sent already or is the model's own, the note waits for the next message.
         """
-        key = f"#{len(self._s.notes)}" if key is None else key
+        key = f"#{len(self._s.notes)}" if key is None else replace_surrogates(key)
+        text = replace_surrogates(text)
         with self._steps.step("note", text=text, key=key) as state:
             state.notes[key] = text
 

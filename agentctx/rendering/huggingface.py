@@ -18,8 +18,9 @@ from agentctx.rendering.model_tokenizer import ModelTokenizer, Rules, TokenTexts
 from agentctx.rendering.pretokenizers import PRE_TOKENIZERS, PreTokenizer
 from agentctx.rendering.prompt import TokenIds
 from agentctx.rendering.special_tokens import SpecialTokens
-from agentctx.rendering.tokenizer import CharStarts, Tokenizer, replace_surrogates
+from agentctx.rendering.tokenizer import CharStarts, Tokenizer
 from agentctx.rendering.tokenizer_file import MergesNotLast, TokenizerFile, read_tokenizer_file
+from agentctx.surrogates import replace_surrogates
 
 if TYPE_CHECKING:
     import tokenizers

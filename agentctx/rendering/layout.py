@@ -13,7 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from agentctx.rendering.prompt import Span, TokenIds, Zone
-from agentctx.rendering.tokenizer import CharStarts, Tokenizer, replace_surrogates
+from agentctx.rendering.tokenizer import CharStarts, Tokenizer
+from agentctx.surrogates import replace_surrogates
 
 TEMPLATE = "template"
 

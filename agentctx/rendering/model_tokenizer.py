@@ -12,7 +12,8 @@ import numpy.typing as npt
 from agentctx.rendering.bpe import EncodeText
 from agentctx.rendering.prompt import TokenIds
 from agentctx.rendering.special_tokens import SpecialTokens
-from agentctx.rendering.tokenizer import CharStarts, replace_surrogates
+from agentctx.rendering.tokenizer import CharStarts
+from agentctx.surrogates import replace_surrogates
 
 # A cut before the blank can't move: a letter, a blank, a letter. ASCII, so that no vocabulary's idea of a letter differs.
 _WORD_END = re.compile(r"(?<=[A-Za-z])(?= [A-Za-z])")

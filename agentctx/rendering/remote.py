@@ -8,7 +8,8 @@ import numpy as np
 
 from agentctx.rendering.prompt import TokenIds
 from agentctx.rendering.special_tokens import SpecialTokens
-from agentctx.rendering.tokenizer import CharStarts, byte_starts_to_char_starts, replace_surrogates
+from agentctx.rendering.tokenizer import CharStarts, byte_starts_to_char_starts
+from agentctx.surrogates import replace_surrogates
 
 TokenizeWithPieces = Callable[[str, bool], Sequence[tuple[int, bytes]]]
 """Text, and whether special tokens are to be read, to token ids with the bytes that each stands for."""

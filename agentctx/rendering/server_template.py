@@ -22,8 +22,8 @@ from agentctx.rendering.incremental import Encoded, encode_further
 from agentctx.rendering.prompt import Prompt, TokenIds
 from agentctx.rendering.spans import Run, Source, map_spans
 from agentctx.rendering.template_renderer import TemplateRenderer
-from agentctx.rendering.tokenizer import replace_surrogates
 from agentctx.rendering.written import Written
+from agentctx.surrogates import replace_surrogates
 
 ApplyTemplate = Callable[[Request], str]
 """A request to the server's text for it (``/apply-template``). Whoever passes it does the network."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Protocol
@@ -14,11 +13,10 @@ from agentctx.errors import UsageError
 from agentctx.rendering.embedded import embedded_encoding
 from agentctx.rendering.prompt import TokenIds
 from agentctx.rendering.special_tokens import SpecialTokens
+from agentctx.surrogates import replace_surrogates
 
 if TYPE_CHECKING:
     import tiktoken
-
-_SURROGATE = re.compile("[\ud800-\udfff]")
 
 CharStarts = npt.NDArray[np.int32]
 
@@ -70,17 +68,6 @@ class Tokenizer(Protocol):
     def decode(self, ids: TokenIds) -> str: ...
 
     def count(self, text: str) -> int: ...
-
-
-def replace_surrogates(text: str) -> str:
-    """``text`` with each surrogate, which UTF-8 can't carry, replaced by U+FFFD: character for character, so that places stay."""
-    if text.isascii():
-        return text
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return _SURROGATE.sub("\ufffd", text)
-    return text
 
 
 def byte_starts_to_char_starts(text: str, byte_starts: npt.NDArray[np.int64 | np.int32]) -> CharStarts:

@@ -145,21 +145,6 @@ def read_lines(path: PathType, limit: int = VALUE_LIMIT) -> Iterator[Line]:
         yield from lines_of(stream, fspath(path), limit)
 
 
-_SURROGATE_ESCAPE = re.compile(rb"\\u[dD][89a-fA-F]")
-_LONE_SURROGATE = re.compile("[\ud800-\udfff]")
-
-
-def clean_text(value: Any) -> Any:
-    """The value with half surrogate pairs replaced by U+FFFD: no UTF-8 text, so no prompt, can hold them."""
-    if isinstance(value, str):
-        return _LONE_SURROGATE.sub("\ufffd", value)
-    if isinstance(value, list):
-        return [clean_text(item) for item in value]
-    if isinstance(value, dict):
-        return {_LONE_SURROGATE.sub("\ufffd", key): clean_text(item) for key, item in value.items()}
-    return value
-
-
 DEPTH_LIMIT = 200
 """Deepest nesting of JSON that is read: whoever walks a value may use recursion."""
 
@@ -192,10 +177,9 @@ def parse_text(text: str) -> Any:
     if too_deep(data):
         raise ValueError("nested too deep")
     try:
-        value = JSON_DECODER.decode(text)
+        return JSON_DECODER.decode(text)
     except RecursionError as error:
         raise ValueError("nested too deep") from error
-    return clean_text(value) if _SURROGATE_ESCAPE.search(data) else value
 
 
 def parse_json(data: bytes, file: str, line: int) -> Any:
@@ -211,8 +195,7 @@ def parse_json(data: bytes, file: str, line: int) -> Any:
             remedy="remove or repair this line",
         )
     try:
-        value = JSON_DECODER.decode(data.decode())
-        return clean_text(value) if _SURROGATE_ESCAPE.search(data) else value
+        return JSON_DECODER.decode(data.decode())
     except UnicodeDecodeError as error:
         line += data.count(b"\n", 0, error.start)
         problem, remedy = "the text is not UTF-8", "name a text file in UTF-8"

@@ -16,12 +16,12 @@ from typing import Any, Literal
 
 from agentctx.errors import InputError
 from agentctx.messages import JSON_DECODER
+from agentctx.surrogates import clean_text
 from agentctx.traces.source import (
     BOM,
     DEPTH_LIMIT,
     VALUE_LIMIT,
     PathType,
-    clean_text,
     lines_of,
     open_source,
     parse_json,

@@ -19,7 +19,9 @@ from agentctx.messages import Message, Params, Request, Tool, ToolCall, canonica
 
 from .renderings import Renderings
 
-texts = st.text(st.characters(codec="utf-8"), max_size=12)
+# Surrogates too, which no UTF-8 can hold: they are made safe where they enter.
+characters = st.characters(codec="utf-8")
+texts = st.text(characters, max_size=12) | st.text(characters | st.characters(categories=["Cs"]), max_size=3)
 # What a model said does not begin with white space here: that the template's line break and the reply's first one become
 # one token is the tokenizer's doing (diagnosis calls it retokenised) and not the history's.
 said = texts.filter(lambda text: not text[:1].isspace())

@@ -16,7 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentctx.rendering.embedded import DATA_FILE, SIZE, SPECIAL_TOKENS, embedded_encoding, read_tokens
-from agentctx.rendering.tokenizer import embedded_tokenizer, replace_surrogates
+from agentctx.rendering.tokenizer import embedded_tokenizer
+from agentctx.surrogates import replace_surrogates
 
 DATA = files("agentctx.rendering") / "data"
 

@@ -12,7 +12,7 @@ from agentctx.rendering.spans import Source
 from agentctx.rendering.templates.profile import TemplateProfile
 from agentctx.rendering.templates.template import Conversation
 from agentctx.rendering.templates.tracing import joined, whole
-from agentctx.rendering.tokenizer import replace_surrogates
+from agentctx.surrogates import replace_surrogates
 
 
 @dataclass(frozen=True, slots=True)

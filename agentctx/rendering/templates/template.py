@@ -39,8 +39,8 @@ from agentctx.rendering.templates.loops import (
 )
 from agentctx.rendering.templates.operations import RUN
 from agentctx.rendering.templates.tracing import Traced
-from agentctx.rendering.tokenizer import replace_surrogates
 from agentctx.rendering.written import Written
+from agentctx.surrogates import replace_surrogates
 
 Dialect = Literal["transformers", "relaxed"]
 _CHANGING = frozenset(("append", "extend", "insert", "pop", "remove", "update", "setdefault", "reverse"))
