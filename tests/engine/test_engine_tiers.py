@@ -240,7 +240,7 @@ def test_an_engine_that_waits_for_files_closes_when_they_come(
 
 @pytest.mark.timeout(120)
 def test_a_file_that_fails_while_a_prefix_is_saved(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Saving waits for blocks on their way; that one of them never comes must not make it wait for ever."""
+    """Saving and restoring what the failing file is no part of; restoring waits until nothing is on its way."""
     prompts, other = texts(5, 21), texts(1, 17, seed=9)[0]
     submitted, begun, cancelled, go_on = Event(), Event(), Event(), Event()
     wait_for_arrival = TierCopier.wait_for_arrival
@@ -270,8 +270,10 @@ def test_a_file_that_fails_while_a_prefix_is_saved(monkeypatch: pytest.MonkeyPat
         cancelled.set()
         assert running.result().token_ids == uncached("llama", other)
         assert not go_on.is_set()
-        monkeypatch.setattr(TierCopier, "wait_for_arrival", waiting_copier)
         assert engine.save(other, tmp_path / "other.kv").num_tokens == 16
+        assert not go_on.is_set()
+        monkeypatch.setattr(TierCopier, "wait_for_arrival", waiting_copier)
+        assert engine.restore(tmp_path / "other.kv").findable_tokens == 16
         assert go_on.is_set()
         assert engine.state().tiers.failed_blocks >= 1  # type: ignore[union-attr]
         ask(engine, prompts[0])

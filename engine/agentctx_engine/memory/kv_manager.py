@@ -172,18 +172,13 @@ class KVManager:
         )
 
     def match(self, seq: KVSequence, *, keep_free: int = 0) -> Hit:
-        """The longest prefix of ``seq`` whose keys and values are there, and can be taken. Changes nothing.
-
-        A part of a block is copied from one that must stay: where that leaves no room for the rest of the text (and
-        ``keep_free`` blocks), the hit ends with its whole blocks.
+        """The longest prefix of ``seq`` that is there and can be taken: without a part of a block whose source, which must
+        stay until it is copied, leaves no room for the rest of the text and ``keep_free`` blocks. Changes nothing.
         """
-        if not (self.caching and seq.read_cache):
-            return self.index.no_hit()
-        hit = self.index.lookup(seq)
-        room = hit.partial is None or self._demand_of_hit(hit, [len(seq)], hit.num_tokens).is_available(
-            keep_free
-        )
-        return hit if room else hit.in_whole_blocks()
+        hit = self.index.lookup(seq) if self.caching and seq.read_cache else self.index.no_hit()
+        if hit.partial and not self._demand_of_hit(hit, [len(seq)], hit.num_tokens).is_available(keep_free):
+            return hit.in_whole_blocks()
+        return hit
 
     def explain(self, seq: KVSequence, hit: Hit) -> Match:
         """``hit`` with a reason for every token that it leaves out. Changes nothing."""

@@ -6,6 +6,7 @@ import asyncio
 import secrets
 import weakref
 from collections.abc import AsyncIterator, Iterator, Sequence
+from concurrent.futures import Future
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypedDict, Unpack
@@ -167,14 +168,21 @@ class Engine:
         """
         path = self._snapshot_path(place)
         core, tokens = self._core, self._check(prefix, SamplingParams(max_tokens=1))
+        taken: Future[Snapshot] = Future()
+
+        def take(_sample: int, _output: Sequence[int]) -> bool:
+            """The prompt has just been read: the one moment at which all of it is certain to be there."""
+            sample = next(sample for sample in core.scheduler.running if sample.request.stop_hook is take)
+            try:
+                taken.set_result(snapshots.take(core, sample, cache_salt))
+            except Exception as error:
+                taken.set_exception(error)
+            return True
+
         # It also puts the prefix last in the order of eviction.
-        self.generate(tokens, SamplingParams(max_tokens=1), cache_salt=cache_salt)
-
-        def take() -> Snapshot:
-            core.settle()
-            return snapshots.take(core.kv, core.runner, tokens, cache_salt)
-
-        return write_snapshot(path, self._loop.call(take))
+        once = SamplingParams(max_tokens=1, stop_token_ids=())
+        self.generate(tokens, once, cache_salt=cache_salt, stop_hook=take)
+        return write_snapshot(path, taken.result())
 
     def restore(self, place: str | Path, *, cache_salt: str | None = None) -> RestoredPrefix:
         """Read a file that ``save`` wrote, here or in an earlier process, so that requests can reuse its prefix.

@@ -221,6 +221,12 @@ class KvStore(Protocol):
         """Finish what was begun."""
         ...
 
+    def held(self, sequence: StoredSequence, num_tokens: int) -> PlacedPrefix:
+        """Where the first ``num_tokens`` tokens of a sequence lie, which it has computed and holds: as many of them as a
+        lookup could find.
+        """
+        ...
+
     def locate(self, tokens: TokenArray, salt: str | None) -> PlacedPrefix:
         """The longest prefix of a text that a lookup finds, the last token included. Holds nothing: for between steps."""
         ...

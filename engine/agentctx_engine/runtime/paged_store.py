@@ -298,6 +298,17 @@ class PagedStore:
         if self._tiers is not None:
             self._tiers.copier.close()
 
+    def held(self, sequence: StoredSequence, num_tokens: int) -> PlacedPrefix:
+        if not self._token_granular:
+            num_tokens -= num_tokens % self.block_size
+        held = zip(self.manager.groups, _kv(sequence).tables, strict=True)
+        tables = [table.ids[: group.num_blocks_for(num_tokens)] for group, table in held]
+        prefix = self._prefix(num_tokens, tables)
+        # The last chunk was read with a window that began earlier.
+        windows = [group.num_skipped_blocks(num_tokens) * self.block_size for group in self.manager.groups]
+        times = len(prefix.first_tokens) // len(windows)
+        return replace(prefix, first_tokens=tuple(map(max, prefix.first_tokens, windows * times)))
+
     def locate(self, tokens: TokenArray, salt: str | None) -> PlacedPrefix:
         hit = self._find_on_device(tokens, salt)
         tables = [list(table) for table in hit.blocks]

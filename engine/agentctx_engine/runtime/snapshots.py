@@ -13,6 +13,7 @@ from agentctx_engine.runtime.core import EngineCore
 from agentctx_engine.runtime.errors import EngineMemoryError, SnapshotError
 from agentctx_engine.runtime.kv_store import BlockTable, KvStore, PlacedPrefix, TokenArray
 from agentctx_engine.runtime.model_runner import DecoderModel, ModelRunner
+from agentctx_engine.runtime.request import Sample
 from agentctx_engine.runtime.snapshot_file import LayerKv, Snapshot
 
 
@@ -99,16 +100,17 @@ def check(path: Path, snapshot: Snapshot, model: DecoderModel, salt: str | None)
 
 
 @torch.inference_mode()
-def take(kv: KvStore, runner: ModelRunner, tokens: TokenArray, salt: str | None) -> Snapshot:
-    """The findable part of a prefix, copied to the CPU. Between two steps, when no block is on its way.
+def take(core: EngineCore, sample: Sample, salt: str | None) -> Snapshot:
+    """As much of a sample's prompt as a lookup can find, copied to the CPU. When it has read the prompt and still runs, so that
+    it holds all blocks of it: nothing needs to be waited for, and nothing can be evicted.
 
-    Raises ``SnapshotError`` if there is none.
+    Raises ``SnapshotError`` if that is nothing.
     """
-    prefix = kv.locate(tokens, salt)
+    kv, runner, tokens = core.kv, core.runner, sample.request.prompt
+    prefix = kv.held(sample.kv, len(tokens))
     if not prefix.num_tokens:
         raise SnapshotError(
-            f"nothing of the prefix of {len(tokens)} tokens is cached in whole blocks of {kv.block_size}: "
-            "it is too short, or the pool is too small to keep it"
+            f"the prefix of {len(tokens)} tokens is too short: only whole blocks of {kv.block_size} can be reused"
         )
     held = tokens[: prefix.num_tokens]
     layers = []
