@@ -14,7 +14,7 @@ from agentctx.checks.log_budgets import NO_BUDGETS, BudgetCheck, Budgets, Overru
 from agentctx.diagnosis import CAUSES, Diagnosis, Finding, LogDiagnosis, Target, cause_of
 from agentctx.diagnosis.report import json_schema, text_lines, to_json
 from agentctx.errors import AgentctxError, InputError, UsageError
-from agentctx.traces import LogRecord, Skipped, read_calls
+from agentctx.traces import Doubt, LogRecord, Skipped, read_calls
 
 SCHEMA_VERSION = 1
 BUDGET = CAUSES["budget_exceeded"]
@@ -37,6 +37,7 @@ class LogReport:
     overruns_allowed: bool = False
     unknown: list[str] = field(default_factory=list)
     skipped: list[Skipped] = field(default_factory=list)
+    doubts: list[Doubt] = field(default_factory=list)
     error: AgentctxError | None = None
 
     @property
@@ -97,7 +98,7 @@ def check_log(paths: str | Sequence[str], rules: LogRules) -> LogReport:
     diagnosis, budgets = LogDiagnosis(rules.target), BudgetCheck(rules.budgets)
     report = LogReport(pieces[0], diagnosis.result())
     try:
-        for call in _calls(pieces, rules, report.skipped):
+        for call in _calls(pieces, rules, report):
             diagnosis.feed(call)
             if rules.budgets and diagnosis.turn is not None:
                 budgets.take(diagnosis.turn)
@@ -110,13 +111,14 @@ def check_log(paths: str | Sequence[str], rules: LogRules) -> LogReport:
     return report
 
 
-def _calls(pieces: Iterable[str], rules: LogRules, skipped: list[Skipped]) -> Iterator[LogRecord]:
+def _calls(pieces: Iterable[str], rules: LogRules, report: LogReport) -> Iterator[LogRecord]:
     def skip(other: Skipped) -> None:
-        if len(skipped) < _MAX_SKIPPED:
-            skipped.append(other)
+        if len(report.skipped) < _MAX_SKIPPED:
+            report.skipped.append(other)
 
     for piece in pieces:
-        yield from read_calls(piece, on_skip=skip if rules.skip_others else None)
+        on_skip = skip if rules.skip_others else None
+        yield from read_calls(piece, on_skip=on_skip, on_doubt=report.doubts.append)
 
 
 def exit_code(reports: Iterable[LogReport]) -> int:
@@ -145,6 +147,8 @@ def report_lines(report: LogReport, *, suspicions: bool = True) -> Iterator[str]
         )
     for other in report.skipped:
         yield f"note: {other.file}:{other.line}: passed over, {other.reason}"
+    for doubt in report.doubts:
+        yield f"note: {doubt.file}:{doubt.line}: {doubt.reason}"
 
 
 def reports_json(reports: Sequence[LogReport]) -> dict[str, Any]:
@@ -175,13 +179,16 @@ def _report_json(report: LogReport) -> dict[str, Any]:
             for overrun in report.overruns
         ],
         "unknown": list(report.unknown),
-        "skipped": [
-            {"file": other.file, "line": other.line, "reason": other.reason} for other in report.skipped
-        ],
+        "skipped": [_place_json(other) for other in report.skipped],
+        "doubts": [_place_json(doubt) for doubt in report.doubts],
         "error": None
         if error is None
         else {"message": str(error), "line": error.line if isinstance(error, InputError) else None},
     }
+
+
+def _place_json(told: Skipped | Doubt) -> dict[str, Any]:
+    return {"file": told.file, "line": told.line, "reason": told.reason}
 
 
 @cache

@@ -48,6 +48,7 @@ def of_log(report: LogReport) -> CheckResult:
     if not result.findings and not result.errors:
         result.passed.append((report.file, f"{report.diagnosis.requests} requests"))
     result.notes += [f"{other.file}:{other.line}: passed over, {other.reason}" for other in report.skipped]
+    result.notes += [f"{doubt.file}:{doubt.line}: {doubt.reason}" for doubt in report.doubts]
     return result
 
 

@@ -8,12 +8,13 @@ from agentctx.traces.logged_calls import record_reply, record_request
 from agentctx.traces.reading import expand, load, read_sessions
 from agentctx.traces.recording import TraceWriter
 from agentctx.traces.records import LogRecord
-from agentctx.traces.request_log import LogWriter, Skipped, read_records
+from agentctx.traces.request_log import Doubt, LogWriter, Skipped, read_records
 from agentctx.traces.shape import LoggedRequest, Session
 
 __all__ = [
     "Api",
     "Conversation",
+    "Doubt",
     "Entry",
     "LogRecord",
     "LogWriter",

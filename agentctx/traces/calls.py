@@ -11,16 +11,21 @@ from agentctx.errors import InputError, UsageError
 from agentctx.traces.containers import own
 from agentctx.traces.reading import UnknownFormat, begins_request_log, read_sessions
 from agentctx.traces.records import LogRecord
-from agentctx.traces.request_log import Skipped, read_records, record_of
+from agentctx.traces.request_log import Doubt, Skipped, read_records, record_of
 from agentctx.traces.source import PathType
 from agentctx.traces.values import json_values
 
 
-def read_calls(path: PathType, *, on_skip: Callable[[Skipped], None] | None = None) -> Iterator[LogRecord]:
+def read_calls(
+    path: PathType,
+    *,
+    on_skip: Callable[[Skipped], None] | None = None,
+    on_doubt: Callable[[Doubt], None] | None = None,
+) -> Iterator[LogRecord]:
     """The model calls of a log (see ``read_records``) or of recorded sessions (see ``read_sessions``), in the file's order.
 
     Calls of a session are put together from what was recorded (``container`` is ``session``). A log is read as a
-    stream; sessions are read one at a time. ``on_skip`` as in ``read_records``.
+    stream; sessions are read one at a time. ``on_skip`` and ``on_doubt`` as in ``read_records``.
 
     Raises ``InputError`` naming file and line.
     """
@@ -31,7 +36,7 @@ def read_calls(path: PathType, *, on_skip: Callable[[Skipped], None] | None = No
     first = next(json_values(file), None)
     is_log = first is None or first.layout == "har" or begins_request_log(first.value)
     if is_log or (on_skip is not None and not _holds_sessions(file)):
-        yield from read_records(file, on_skip=on_skip)
+        yield from read_records(file, on_skip=on_skip, on_doubt=on_doubt)
         return
     index = 0
     for session in read_sessions(file):

@@ -13,6 +13,7 @@ from agentctx.errors import InputError
 from agentctx.traces import recording
 from agentctx.traces.append_only import AppendOnlyFile
 from agentctx.traces.containers import bodies, har, litellm, otel, own
+from agentctx.traces.containers.cut_values import Lengths
 from agentctx.traces.containers.draft import Draft
 from agentctx.traces.node import Node
 from agentctx.traces.records import LogRecord
@@ -22,6 +23,11 @@ from agentctx.traces.values import Value, json_values
 _REMEDY = (
     "give request bodies (one JSON object a line, bare or under request/body), a HAR, LiteLLM payloads, "
     "OpenTelemetry spans with messages, or a recording"
+)
+
+_CUT_REMEDY = (
+    "log without limits (OTEL_ATTRIBUTE_VALUE_LENGTH_LIMIT, OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT, MAX_STRING_LENGTH_PROMPT_IN_DB of LiteLLM), "
+    "or pass over such records with --skip-others"
 )
 
 _SHAPES: tuple[Callable[[Any], Draft | None], ...] = (
@@ -41,19 +47,35 @@ class Skipped:
     reason: str
 
 
-def read_records(path: PathType, *, on_skip: Callable[[Skipped], None] | None = None) -> Iterator[LogRecord]:
+@dataclass(frozen=True, slots=True)
+class Doubt:
+    """Something in a log that was read and may not be whole."""
+
+    file: str
+    line: int
+    reason: str
+
+
+def read_records(
+    path: PathType,
+    *,
+    on_skip: Callable[[Skipped], None] | None = None,
+    on_doubt: Callable[[Doubt], None] | None = None,
+) -> Iterator[LogRecord]:
     """The requests of a log in the file's order.
 
     Takes request bodies, records that wrap them, LiteLLM payloads and OpenTelemetry spans (one a line, one after
     another, or in one array), HAR, our own log and session formats; each plain, gzip or zstd.
 
     A HAR and spans hold other traffic too: it is passed over, and told to ``on_skip``. Elsewhere a record that is no
-    request to a model is an error, unless ``on_skip`` is given to take it.
+    request to a model is an error, unless ``on_skip`` is given to take it; so is one of which only a part was logged. ``on_doubt`` is told, at the
+    end, where that may be so.
 
     Raises ``InputError`` naming file and line for what can't be read, and for a log without any request.
     """
     file = fspath(path)
     index, seen = 0, False
+    lengths = Lengths()
     values = json_values(path)
     for value in values:
         seen = True
@@ -64,6 +86,11 @@ def read_records(path: PathType, *, on_skip: Callable[[Skipped], None] | None = 
         for draft, line in found:
             yield record_of(draft, file, line, index, b"" if draft.container == "session" else value.raw)
             index += 1
+            if draft.loose:
+                lengths.take(draft.request.get("messages"), line)
+    doubt = lengths.doubt()
+    if doubt is not None and on_doubt is not None:
+        on_doubt(Doubt(file, doubt[1], doubt[0]))
     if not seen:
         raise InputError(
             "the file is empty", file=file, line=1, remedy="give a log with at least one request"
@@ -90,13 +117,13 @@ def _drafts(
         for span, around in spans:
             draft = otel.model_call(span, around)
             if draft is not None:
-                yield draft, value.line
+                yield from _whole(draft, file, value.line, on_skip)
             elif on_skip is not None:
                 on_skip(Skipped(file, value.line, f"span {span.get('name')!r} holds no messages"))
         return
     draft = har.entry(value.value, value.head) if value.layout == "har" else _first_shape(value.value)
     if draft is not None:
-        yield draft, value.line
+        yield from _whole(draft, file, value.line, on_skip)
         return
     if value.layout != "har" and on_skip is None:
         raise InputError(
@@ -104,6 +131,20 @@ def _drafts(
         )
     if on_skip is not None:
         on_skip(Skipped(file, value.line, "no request to a model that agentctx knows"))
+
+
+def _whole(
+    draft: Draft, file: str, line: int, on_skip: Callable[[Skipped], None] | None
+) -> Iterator[tuple[Draft, int]]:
+    """The request, unless only a part of it was logged."""
+    if not draft.cut:
+        yield draft, line
+    elif on_skip is not None:
+        on_skip(Skipped(file, line, f"only a part of the request was logged: {draft.cut}"))
+    else:
+        raise InputError(
+            f"only a part of the request was logged: {draft.cut}", file=file, line=line, remedy=_CUT_REMEDY
+        )
 
 
 def holds_request(value: Any) -> bool:

@@ -15,7 +15,10 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """A LogRecord's content; see ``agentctx.traces.records``."""
+    """A LogRecord's content; see ``agentctx.traces.records``.
+
+    ``cut``: what shows that the log holds only a part of it. ``loose``: its texts stand in values of their own, where a cut doesn't show.
+    """
 
     api: Api
     request: Mapping[str, Any]
@@ -25,6 +28,8 @@ class Draft:
     endpoint_hint: str | None = None
     session_hint: str | None = None
     extra: Mapping[str, Any] = field(default_factory=dict)
+    cut: str = ""
+    loose: bool = False
 
 
 def as_object(value: Any) -> Json | None:

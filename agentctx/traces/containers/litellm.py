@@ -6,7 +6,8 @@ from typing import Any
 
 from agentctx.interchange.body_api import Api, body_api
 from agentctx.interchange.times import seconds
-from agentctx.traces.containers.draft import Draft, as_response, get, without
+from agentctx.traces.containers import cut_values
+from agentctx.traces.containers.draft import Draft, as_object, as_response, get, without
 
 _SENT = ("additional_args", "complete_input_dict")  # the body as it went to the provider, where it was logged
 
@@ -39,17 +40,28 @@ def payload(value: Any) -> Draft | None:
         endpoint_hint=base if isinstance(base, str) and base else None,
         session_hint=str(session) if isinstance(session, (str, int)) else None,
         extra=without(value, *taken),
+        cut=_cut(value) or cut_values.marked(body) or cut_values.marked(reply),
+        loose=True,
     )
+
+
+def _cut(value: dict[str, Any]) -> str:
+    """Parts that stand in the payload as JSON text, and aren't whole."""
+    for name in ("messages", "model_parameters", "response"):
+        text = value.get(name)
+        if isinstance(text, str) and text[:1] in ("{", "[") and as_response(text)[0] is None:
+            return f"{name} is no whole JSON after {len(text):,} characters"
+    return ""
 
 
 def _built(value: dict[str, Any]) -> tuple[dict[str, Any], Api | None]:
     """The body put together from the payload's parts. ``model`` stays in the payload too."""
-    parameters = value.get("model_parameters")
+    parameters = as_object(value.get("model_parameters"))
     call_type = value.get("call_type")
     kind = call_type if isinstance(call_type, str) else ""
     key = "input" if "responses" in kind else "messages"
     body = {"model": value.get("model"), key: value["messages"]}
-    body |= parameters if isinstance(parameters, dict) else {}
+    body |= parameters or {}
     if "anthropic" in kind:
         return body, body_api(body, name="anthropic.messages")
     return body, body_api(body, name="openai.responses" if key == "input" else "openai.chat")

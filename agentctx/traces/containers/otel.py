@@ -11,11 +11,13 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from agentctx.interchange.times import seconds
+from agentctx.traces.containers import cut_values
 from agentctx.traces.containers.draft import Draft, Json
 from agentctx.traces.containers.otel_messages import (
     chat_messages,
     event_messages,
     indexed_messages,
+    indices,
     instructions,
     parsed,
     tool_definitions,
@@ -53,6 +55,11 @@ _WRITTEN_TOKENS = (
 )
 
 
+_AS_JSON = ("gen_ai.input.messages", "gen_ai.prompt")
+_PROMPTS = ("gen_ai.prompt.", "llm.input_messages.", "llm.prompts.")
+_COMPLETIONS = ("gen_ai.completion.", "llm.output_messages.", "llm.completions.")
+
+
 def spans(value: Any) -> list[tuple[Json, Json]] | None:
     """The spans in a value, each with what stands around it (resource, scope); ``None`` when it holds none.
 
@@ -84,11 +91,15 @@ def _exported(groups: list[Any]) -> Iterator[tuple[Json, Json]]:
 
 def model_call(span: Json, around: Json) -> Draft | None:
     """The model call that a span describes; ``None`` for a span without messages. The whole span is kept beside it."""
-    attributes = attribute_values(span.get("attributes"))
-    events = _events(span)
+    attributes, cut = cut_values.opened(attribute_values(span.get("attributes")))
+    events, cut_event = _events(span)
     messages = _messages(attributes, events, "input")
-    if not messages:
-        return None
+    cut = cut or cut_event
+    if not messages and not cut:
+        # Of a model's call the messages may be what was dropped.
+        cut = cut_values.dropped(span) if _first(attributes, _MODEL) is not None else ""
+        if not cut:
+            return None
     body: Json = {"model": _first(attributes, _MODEL), "messages": messages}
     tools = tool_definitions(attributes)
     if tools:
@@ -96,9 +107,9 @@ def model_call(span: Json, around: Json) -> Draft | None:
     for name, key in _PARAMETERS.items():
         if name in attributes:
             body[key] = attributes[name]
-    given = parsed(attributes.get("llm.invocation_parameters"))
-    if isinstance(given, dict):
-        body = {**{key: item for key, item in given.items() if key not in ("messages", "tools")}, **body}
+    called = parsed(attributes.get("llm.invocation_parameters"))
+    if isinstance(called, dict):
+        body = {**{key: item for key, item in called.items() if key not in ("messages", "tools")}, **body}
     session = _first(attributes, _SESSION)
     address = attributes.get("server.address")
     return Draft(
@@ -110,6 +121,20 @@ def model_call(span: Json, around: Json) -> Draft | None:
         endpoint_hint=str(address) if address is not None else None,
         session_hint=str(session) if session is not None else None,
         extra={"span": span, **around},
+        cut=cut or _incomplete(span, attributes, messages),
+        loose=not any(isinstance(each.get(name), str) for each in _given(span) for name in _AS_JSON),
+    )
+
+
+def _incomplete(span: Json, attributes: Json, messages: list[Json]) -> str:
+    """What shows that messages, or the ends of their texts, are missing."""
+    numbers = (cut_values.gap(indices(attributes, prefix), prefix) for prefix in (*_PROMPTS, *_COMPLETIONS))
+    return (
+        cut_values.dropped(span)
+        or cut_values.dropped(span, "events")
+        or ("the model's name is empty" if _first(attributes, _MODEL) == "" else "")
+        or next(filter(None, numbers), "")
+        or cut_values.beside(attributes, messages)
     )
 
 
@@ -121,10 +146,7 @@ def _messages(attributes: Json, events: list[Json], side: str) -> list[Json]:
         return head + chat_messages(found)
     if side == "input" and isinstance(listed := parsed(attributes.get("gen_ai.prompt")), list):
         return chat_messages(listed)
-    prefixes = ("gen_ai.prompt.", "llm.input_messages.", "llm.prompts.")
-    if side == "output":
-        prefixes = ("gen_ai.completion.", "llm.output_messages.", "llm.completions.")
-    for prefix in prefixes:
+    for prefix in _PROMPTS if side == "input" else _COMPLETIONS:
         if messages := indexed_messages(attributes, prefix):
             return messages
     return event_messages(events, side)
@@ -152,13 +174,27 @@ def _response(attributes: Json, events: list[Json]) -> Json | None:
     return body or None
 
 
-def _events(span: Json) -> list[Json]:
+def _given(span: Json) -> Iterator[Json]:
+    """Attributes of the span and of its events, as they were logged."""
     events = span.get("events")
-    return [
-        {"name": event.get("name"), "attributes": attribute_values(event.get("attributes"))}
-        for event in (events if isinstance(events, list) else ())
-        if isinstance(event, dict)
-    ]
+    for holder in (span, *(events if isinstance(events, list) else ())):
+        if isinstance(holder, dict):
+            yield attribute_values(holder.get("attributes"))
+
+
+def _events(span: Json) -> tuple[list[Json], str]:
+    """The events that are about messages, and what is wrong with the first that isn't whole."""
+    events, problem = span.get("events"), ""
+    found = []
+    for event in events if isinstance(events, list) else ():
+        name = event.get("name") if isinstance(event, dict) else None
+        if isinstance(name, str) and name.startswith("gen_ai."):
+            attributes, cut = cut_values.opened(
+                attribute_values(event.get("attributes")), more=cut_values.OF_EVENTS
+            )
+            problem = problem or cut or cut_values.dropped(event)
+            found.append({"name": name, "attributes": attributes})
+    return found, problem
 
 
 def _first(attributes: Mapping[str, Any], names: tuple[str, ...]) -> Any:

@@ -94,6 +94,12 @@ def indexed_messages(attributes: Json, prefix: str) -> list[Json]:
     return [_from_row(rows[index]) for index in sorted(rows)]
 
 
+def indices(attributes: Json, prefix: str) -> list[int]:
+    """The numbers of the messages that are flattened into attributes."""
+    numbers = {name[len(prefix) :].partition(".")[0] for name in attributes if name.startswith(prefix)}
+    return [int(number) for number in numbers if number.isdecimal() and len(number) < 7]
+
+
 _CALL_FIELD = re.compile(r"tool_calls\.(\d{1,6})\.(?:tool_call\.)?(?:function\.)?(id|name|arguments)\Z")
 _TEXT_FIELD = re.compile(r"contents\.(\d{1,6})\.message_content\.text\Z")
 _PLAIN_FIELDS = ("tool_call_id", "finish_reason", "name", "reasoning")
