@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from agentctx.backends.adapter import Call, need
+from agentctx.backends.adapter import Call, count_or_none, need
 from agentctx.backends.affinity import OPENAI, Affinity
 from agentctx.backends.backend import Completion, Options, StreamBroken
 from agentctx.errors import UsageError
@@ -52,7 +52,8 @@ class _Parser:
             self._text.append(text)
             return str(text)
         if kind == "response.output_item.done":
-            self._items[need(data, "output_index", int, _API)] = need(data, "item", dict, _API)
+            index = count_or_none(data.get("output_index"))  # llama-server gives none
+            self._items[len(self._items) if index is None else index] = need(data, "item", dict, _API)
         elif kind in ("response.completed", "response.incomplete"):
             self._body = need(data, "response", dict, _API)
         elif kind in ("error", "response.failed"):
