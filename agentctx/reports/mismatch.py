@@ -11,6 +11,7 @@ from agentctx.reports.turn import NOT_REPORTED, OTHER_TEMPLATE, TurnReport
 from agentctx.usage import Usage
 
 SLOT_TAKEN = "slot-taken"
+SENT_AGAIN = "sent-again"
 UNEXPLAINED = "unexplained"
 
 
@@ -53,7 +54,8 @@ def counted_prompt(rendered: int, usage: Usage) -> int:
 def mismatch(predicted: Prediction, completion: Completion) -> str | None:
     """Why the server's count of what it reused is not the predicted one; ``None`` when it is.
 
-    Only what the server itself said is a cause: that it reported nothing, which slot it took, what it gave as reasons.
+    Only what was seen is a cause: what the server said (nothing, which slot it took, its reasons), and that the same request had
+    been sent before over a connection that broke, when more was reused: the server may have read the prompt then.
     Anything else is ``unexplained``: the rules of the cache model, or what was believed of the server, are wrong.
     """
     cached = completion.usage.cached
@@ -63,6 +65,8 @@ def mismatch(predicted: Prediction, completion: Completion) -> str | None:
         return None
     if None not in (predicted.slot, completion.slot) and predicted.slot != completion.slot:
         return SLOT_TAKEN
+    if completion.unanswered and cached > predicted.cached:
+        return SENT_AGAIN
     expected = dict(predicted.lost)
     more = {reason: tokens - expected.get(reason, 0) for reason, tokens in completion.lost}
     reason = max(more, key=lambda name: more[name], default=None)

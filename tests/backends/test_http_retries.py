@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import numpy as np
@@ -19,8 +20,11 @@ from agentctx.backends.backend import (
 )
 from agentctx.backends.http import AsyncHttpBackend, HttpBackend
 from agentctx.backends.openai_chat import OpenAIChat
+from agentctx.caches.registry import parse_cache
+from agentctx.history import History
 from agentctx.messages import Message, Request
-from agentctx.rendering import Prompt
+from agentctx.rendering import Prompt, load_renderer
+from agentctx.session import Session, SessionParts
 from tests.real.llama_server import free_port
 
 from .faulty_server import APIS, FaultyServer, busy
@@ -142,3 +146,24 @@ class TestBrokenConnections:
     ) -> None:
         with pytest.raises(ConnectionFailed, match=r"is the server running\?$"):
             await ended(face, mode, f"http://127.0.0.1:{free_port()}", retries=1)
+
+
+@pytest.mark.parametrize(("hang_ups", "cause"), [(0, "unexplained"), (1, "sent-again"), (2, "sent-again")])
+def test_a_turn_that_may_have_run_before_is_reported(server: FaultyServer, hang_ups: int, cause: str) -> None:
+    """The server had read the prompt already: that is why it reuses more than was predicted."""
+    history = History("Be kind.")
+    history.user("May I?")
+    parts = SessionParts(history, load_renderer("chatml"), parse_cache("paged:16"))
+    rendered = len(parts.renderer.render(history.request()).token_ids)
+    usage = {
+        "prompt_tokens": rendered,
+        "completion_tokens": 2,
+        "prompt_tokens_details": {"cached_tokens": 16},
+    }
+    body = json.dumps(APIS["openai-chat"].body | {"usage": usage}).encode()
+    server.script = [*[APIS["openai-chat"].hangs_up] * hang_ups, lambda connection: connection.whole(body)]
+    with HttpBackend(OpenAIChat("m"), server.url) as backend:
+        answer = Session(parts, backend).complete()
+    assert (answer.report.predicted, answer.report.cached) == (0, 16)
+    assert answer.report.mismatch == cause
+    assert answer.completion.unanswered == hang_ups
