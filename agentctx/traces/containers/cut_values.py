@@ -88,14 +88,14 @@ def marked(value: Any) -> str:
 
 
 def texts_of(value: Any) -> Iterator[str]:
-    """Every text in a value but the names of types, which readers put in."""
+    """Every text in a value but roles and types, which readers put in."""
     stack = [value]
     while stack:
         item = stack.pop()
         if isinstance(item, str):
             yield item
         elif isinstance(item, dict):
-            stack += (inner for name, inner in item.items() if name != "type")
+            stack += (inner for name, inner in item.items() if name not in ("type", "role"))
         elif isinstance(item, list):
             stack += item
 
