@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import re
+import stat
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -35,6 +37,7 @@ class BlockDirectory:
         Raises ``SnapshotError`` if that can't be done.
         """
         self.identity = dict(identity)
+        self._groups = set(map(str, shapes))  # as they stand in the names
         described = repr(sorted(self.identity.items())).encode()
         self.path = root / hashlib.sha256(described).hexdigest()[:16]
         try:
@@ -50,12 +53,16 @@ class BlockDirectory:
         )
 
     def files(self) -> list[tuple[bytes, int]]:
-        """(hash, group) of every file, the least recently used first."""
+        """(hash, group) of every file, the least recently used first. Passes over what is no block's: it stays as it is."""
         found = []
         for file in self.path.iterdir():
             name = _NAME.fullmatch(file.name)
-            if name is not None:
-                found.append((file.stat().st_mtime_ns, file.name, bytes.fromhex(name[2]), int(name[1])))
+            if name is None or name[1] not in self._groups:
+                continue
+            with contextlib.suppress(FileNotFoundError):  # another engine has just deleted it
+                status = file.stat()
+                if stat.S_ISREG(status.st_mode):
+                    found.append((status.st_mtime_ns, file.name, bytes.fromhex(name[2]), int(name[1])))
         return [(digest, group) for _, _, digest, group in sorted(found)]
 
     def trim(self, most: int) -> list[tuple[bytes, int]]:
