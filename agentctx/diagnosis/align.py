@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -120,6 +121,26 @@ def _sums_up(text: str, dropped: Sequence[Item]) -> bool:
         return False
     said = "\n".join(map(text_of, dropped))
     return retells(text, said) and not quotes(text, said)
+
+
+def sent_again(old: Sequence[Hashable], new: Sequence[Hashable]) -> list[bool]:
+    """Which items of the later list were paid before: those of the earlier one, and edited ones.
+
+    An item counts as often as it stood in the earlier list. Edited are unknown items in front of a known one, as many
+    as the earlier list's items that are gone.
+    """
+    left = Counter(old)
+    kept = []
+    for item in new:
+        known = left[item] > 0
+        left[item] -= known
+        kept.append(known)
+    gone = left.total()
+    last = max((index for index, known in enumerate(kept) if known), default=-1)
+    for index in range(last):
+        if gone and not kept[index]:
+            kept[index], gone = True, gone - 1
+    return kept
 
 
 def same_calls(old: Item, new: Item) -> bool:

@@ -157,7 +157,8 @@ def _tools_break(old: View, new: View, elapsed: float | None) -> Break | None:
     if change is None:
         return None
     word = classify.schema_cause(change, Setting(head=True, elapsed=elapsed))
-    return _break_from(change, word, "tools", _first_index(change.path))
+    at = common_start(change.old, change.new) if change.kind == "order" else _first_index(change.path)
+    return _break_from(change, word, "tools", at)
 
 
 def _system_break(old: View, new: View, elapsed: float | None) -> Break | None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from agentctx.diagnosis.conversations import Conversations, State
 from agentctx.diagnosis.targets import Target
-from agentctx.diagnosis.tokens import Account, Rendered, Served, account, render_turn, reply_of, serve
+from agentctx.diagnosis.tokens import Account, Rendered, Served, account, add_reply, render_turn, serve
 from agentctx.diagnosis.turns import Turn
 from agentctx.diagnosis.views import Item, View
 from agentctx.errors import InputError, RenderError
@@ -67,7 +67,7 @@ class Counting:
     ) -> Rendered | None:
         rendered = render_turn(self._target, view, before, shared)
         if rendered is not None and self._target.renderer is not None:
-            rendered.reply = reply_of(self._target.renderer, rendered, view, choices)
+            add_reply(self._target.renderer, rendered, view, choices)
         return rendered
 
     def _before(self, state: State | None) -> Rendered | None:

@@ -18,7 +18,7 @@ class Loss:
     """Tokens that one break cost.
 
     ``lost``: tokens of the earlier prompt that could not be reused any more. ``again``: tokens of the later prompt
-    that had been sent before and were computed again. ``exact``: counted with the target's tokenizer or by the
+    that had been sent or generated before and were computed again. ``exact``: counted with the target's tokenizer or by the
     server; else estimated from the server's count and the share of characters. None where nothing is known.
     ``seconds`` at the prefill rate, ``usd`` by the price table.
     """

@@ -155,7 +155,7 @@ class Judge:
             now=excerpt(found.now, found.at) if found is not None else "",
         )
         lost = max(0, missing.allowed - missing.cached)
-        finding.loss = self._priced(turn, lost, lost, exact=not missing.estimated)
+        finding.loss = self._priced(turn, lost, _at_most_computed(turn, lost), exact=not missing.estimated)
         return self._add(turn, finding)
 
     def _client_finding(
@@ -293,13 +293,14 @@ class Judge:
             return self._priced(turn, counted.lost, counted.again, exact=counted.exact)
         if found.returned:
             made = reply_tokens(state)
-            return self._priced(turn, made, made, exact=False) if made is not None else Loss()
+            if made is None:
+                return Loss()
+            return self._priced(turn, made, _at_most_computed(turn, made), exact=False)
         size = tokens_of(state)
         if size is None:
             return Loss()
-        lost = int(size * (1 - share))
-        behind = again_share(state, found)
-        return self._priced(turn, lost, int(size * behind), exact=False)
+        again = int(size * again_share(state, found, turn.view))
+        return self._priced(turn, int(size * (1 - share)), _at_most_computed(turn, again), exact=False)
 
     def _priced(self, turn: Turn, lost: int, again: int, *, exact: bool) -> Loss:
         loss = Loss(lost, again, exact)
@@ -312,6 +313,14 @@ class Judge:
             life = next((marker.life for marker in turn.markers if marker.life), None)
             loss.usd = price.paid_again(again, life)
         return loss
+
+
+def _at_most_computed(turn: Turn, tokens: int) -> int:
+    """Tokens paid again, in the server's own count: no more than it says that it computed."""
+    usage = turn.usage
+    if usage is None or usage.prompt is None or usage.cached is None:
+        return tokens
+    return min(tokens, max(0, usage.prompt - usage.cached))
 
 
 def _only_suspected(found: Break, state: State, counted: Account | None) -> bool:

@@ -149,7 +149,7 @@ def price_of(loss: Loss) -> str:
         return ""
     about = "" if loss.exact else "about "
     text = f"{about}{loss.again:,} tokens paid again"
-    if loss.lost is not None and loss.lost != loss.again:
+    if loss.lost is not None and loss.lost > loss.again:
         text += f" of {loss.lost:,} that could have been reused"
     if loss.seconds is not None:
         text += f", {loss.seconds:,.1f} s"

@@ -270,8 +270,9 @@ def _behind_a_break(
     prompt: int,
 ) -> Shortfall | None:
     """The client changed something; did the server lose far more than that?"""
-    if server.kind == "anthropic" or found.zone in ("model", "params"):
-        return None  # what is read there depends on markers; what other parameters cost isn't known
+    if server.kind == "anthropic" or found.zone in ("model", "params", "tools"):
+        # What is read there depends on markers; what other parameters cost isn't known, nor where tools are printed.
+        return None
     if found.word == "branch" and server.kind != "llama":
         return None  # going back there on purpose: hosted caches keep what they like of it
     allowed = int(prompt * share)

@@ -10,6 +10,7 @@ import numpy as np
 
 from agentctx.caches.model import Arrival, CacheModel
 from agentctx.common_ends import common_start
+from agentctx.diagnosis.align import sent_again
 from agentctx.diagnosis.targets import Target
 from agentctx.diagnosis.views import Item, View
 from agentctx.diagnosis.wire import Mapped, place_of, reply_message, request_of
@@ -33,12 +34,14 @@ _CAUSES = {
 class Rendered:
     """A request as the target's server reads it; kept with the conversation's state for the next turn.
 
-    ``user_starts`` is the conversation's: it walks what each prompt adds.
+    ``said`` is the reply that the server gave, ``reply`` its tokens behind the prompt. ``user_starts`` is the
+    conversation's: it walks what each prompt adds.
     """
 
     mapped: Mapped
     prompt: Prompt
     reply: TokenIds | None = None
+    said: Message | None = None
     user_starts: UserStarts = field(default_factory=UserStarts, repr=False)
 
 
@@ -62,7 +65,7 @@ class Served:
 class Account:
     """Tokens of one turn. ``shared``: common prefix with the earlier prompt (and its reply), ``reused``: what the
     server serves of it (see ``Served``), ``lost``: tokens of the earlier prompt outside the common prefix, ``again``: tokens of this
-    prompt behind it that belong to items which the earlier request had too. ``intact``: the common prefix covers all
+    prompt behind it that belong to items which the earlier request or its reply had too. ``intact``: the common prefix covers all
     items of the earlier prompt, so that at most its generation prompt differs.
     ``place``/``was``/``now``/``at``: where the prompts part, when they do.
     """
@@ -113,17 +116,15 @@ def serve(cache: CacheModel, rendered: Rendered, body: Mapping[str, Any]) -> Ser
     return Served(predicted.cached, rounded, _CAUSES.get(most, _UNEXPLAINED))
 
 
-def reply_of(
-    renderer: Renderer, rendered: Rendered, view: View, choices: Sequence[Sequence[Item]]
-) -> TokenIds:
-    """Token ids of the reply behind a rendered prompt; empty when none was recorded or it can't be rendered."""
+def add_reply(renderer: Renderer, rendered: Rendered, view: View, choices: Sequence[Sequence[Item]]) -> None:
+    """Put the reply behind a rendered prompt, and its tokens; none where none was recorded or it can't be rendered."""
+    rendered.said, rendered.reply = None, np.zeros(0, dtype=np.int32)
     try:
-        message = reply_message(view, choices)
-        if message is not None:
-            return renderer.reply_ids(rendered.prompt, message)
+        rendered.said = reply_message(view, choices)
+        if rendered.said is not None:
+            rendered.reply = renderer.reply_ids(rendered.prompt, rendered.said)
     except (RenderError, InputError):
         pass
-    return np.zeros(0, dtype=np.int32)
 
 
 def account(before: Rendered, after: Rendered, served: Served | None = None) -> Account:
@@ -163,20 +164,12 @@ def _content_end(prompt: Prompt) -> int:
 
 
 def _again(before: Rendered, after: Rendered, shared: int) -> int:
-    """Tokens behind the common prefix that were paid before: those of items that the earlier request had, and of
-    items that stand in place of one that it had.
+    """Tokens behind the common prefix that were paid before: those of items that the earlier request had, of the reply to
+    it, and of items that stand in place of one that it had.
     """
-    old = [_meaning(message) for message in before.mapped.request.messages]
-    new = [_meaning(message) for message in after.mapped.request.messages]
-    known, here = set(old), set(new)
-    kept = [meaning in known for meaning in new]
-    # Edited items: unknown ones in front of a known one, as many as the earlier request's items that are gone.
-    edits = sum(meaning not in here for meaning in old)
-    last = max((index for index, is_known in enumerate(kept) if is_known), default=-1)
-    for index in range(last):
-        if edits and not kept[index]:
-            kept[index] = True
-            edits -= 1
+    said = () if before.said is None else (before.said,)
+    old = [_meaning(message) for message in (*before.mapped.request.messages, *said)]
+    kept = sent_again(old, [_meaning(message) for message in after.mapped.request.messages])
     total = 0
     for span in after.prompt.spans:
         if span.end > shared and span.item is not None and (span.zone == "tools" or kept[span.item]):
@@ -185,9 +178,9 @@ def _again(before: Rendered, after: Rendered, shared: int) -> int:
 
 
 def _meaning(message: Message) -> tuple[object, ...]:
-    """What of a message reaches a prompt: its markers and the shape it came in don't."""
+    """What tells a message from others: its markers and the shape it came in don't, nor reasoning that was left out."""
     calls = tuple((call.name, call.arguments) for call in message.tool_calls)
-    return message.role, message.text_with_notes, message.reasoning, calls
+    return message.role, message.text_with_notes, calls
 
 
 def _parting(before: Rendered, after: Rendered) -> tuple[str, str, str, int]:

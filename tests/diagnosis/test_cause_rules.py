@@ -492,12 +492,29 @@ def test_the_share_before_a_break_in_characters() -> None:
 
 
 def test_the_share_that_is_sent_again() -> None:
+    texts = ["a" * 50, "b" * 150, "c" * 100]
+    old = [{"role": "user", "content": value} for value in texts]
     earlier = state(100, 50, 150, 100)
-    assert again_share(earlier, at("messages", item=1)) == 250 / 400
-    assert again_share(earlier, at("messages", item=1, move=Move("edited", 1, 1, 1))) == 250 / 400
-    assert again_share(earlier, at("messages", item=1, move=Move("removed", 1, gone=1))) == 100 / 400
-    assert again_share(earlier, at("messages", item=1, move=Move("removed", 1, gone=9))) == 0.0
-    assert again_share(earlier, at("messages", item=1, move=Move("inserted", 1, come=2))) == 250 / 400
+    earlier.keys = keys_of(old)
+
+    def again(*items: dict[str, Any], zone: str = "messages", item: int = 1, **more: Any) -> float:
+        later = view("openai.chat", {"messages": list(items), "tools": [{"x": "y" * 91}]})
+        return again_share(earlier, at(zone, item=item, **more), later) * 400
+
+    note, other = {"role": "user", "content": "n" * 30}, {"role": "user", "content": "e" * 200}
+    assert again(old[0], note, *old[1:]) == 250, "inserted"
+    assert again(old[0], old[2]) == 100, "removed"
+    assert again(old[0], other) == 0, "another end"
+    assert again(old[0], other, old[2]) == 300, (
+        "edited: what stands in its place is counted as it stands there"
+    )
+    assert again(old[0], other, old[2], at=60, text_edit=True) == 240
+    assert again(*old, zone="params") == again(*old, zone="model") == again(*old, zone="tools") == 400
+    assert again(note, *old[1:], zone="params") == 380
+    reply = {"role": "assistant", "content": "r" * 500}
+    earlier.reply_keys = tuple(keys_of([reply]))
+    assert again(old[0], old[2], reply, note) == 600, "the reply was paid for, too"
+    assert again(old[0], note, *old[1:], reply, *old[1:]) == 750, "what comes a second time is new"
 
 
 def test_tokens_are_the_servers_or_a_quarter_of_the_characters() -> None:
