@@ -22,6 +22,7 @@ MoveKind = Literal["edited", "inserted", "removed", "replaced", "branch"]
 # Behind this many items the search for a common continuation gives up: a break that far is a replacement.
 _REACH = 4096
 _ALIKE = 0.5
+_ASKING = frozenset({"user", "tool"})  # who speaks last in a request
 _TELLING = 32  # characters of a message that is hardly said twice
 
 
@@ -109,8 +110,10 @@ def _no_meeting(before: Sequence[Item], after: Sequence[Item], at: int, sent: in
         if role_of(item) not in ("assistant", "tool") and len(dropped) >= 2 and _sums_up(text, dropped):
             return Move("replaced", at, len(before) - at, count)
     old, new = before[at], after[at]
-    if role_of(old) == role_of(new) and alike(old, new):
+    last = at == sent - 1 and at == len(after) - 1 and role_of(new) in _ASKING
+    if role_of(old) == role_of(new) and alike(old, new) and not last:
         return Move("edited", at, 1, 1)
+    # The newest message of both, too: nothing stood behind it that could be sent again.
     return Move("branch", at, len(before) - at, len(after) - at)
 
 

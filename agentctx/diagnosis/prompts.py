@@ -43,6 +43,8 @@ def _text_break(sent: str, reference: str, new: str, path: str, elapsed: float |
         return None
     if at >= len(sent) and not reference[at:].strip():
         return _break("whitespace", reference, new, at, path)  # the blank end of the reply was cut off
+    if _in_last_message(sent, new, at):
+        return None  # nothing stood behind it that could be sent again
     gone, come = meeting(reference[at:], new[at:])
     if gone < 0 and not _reworded(reference, new, at, at >= len(sent)):
         if looks_like_summary(new[at : at + 600]):
@@ -56,6 +58,14 @@ def _text_break(sent: str, reference: str, new: str, path: str, elapsed: float |
 
 def _break(word: str, reference: str, new: str, at: int, path: str) -> Break:
     return Break(word, f"{path}@{at}", "messages", reference, new, at, text_edit=True)
+
+
+def _in_last_message(old: str, new: str, at: int) -> bool:
+    """Whether two prompts differ in their newest message only, so far as their layout shows it."""
+    if at >= len(old) or _USER.search(old, 0, at) is None:
+        return False
+    ends = (_OPENING.sub("", text[at:]) for text in (old, new))
+    return not any(_ANSWER.search(end) or _USER.search(end) for end in ends)
 
 
 def meeting(old: str, new: str) -> tuple[int, int]:

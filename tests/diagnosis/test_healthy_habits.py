@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from agentctx.diagnosis import Api, Diagnosis, Exchange, diagnose_log
+from agentctx.diagnosis import Api, Diagnosis, Exchange, diagnose, diagnose_log
 
 from .healthy_sessions import WIRES, paragraph, sentence
 
@@ -102,3 +102,123 @@ def test_a_request_of_ones_own_that_changes_its_shape_is_proven(api: Api) -> Non
     assert [(finding.cause, finding.turn, finding.returned) for finding in found] == [
         ("content_shape", 1, False)
     ]
+
+
+# -- another newest message -------------------------------------------------------------------------------------
+
+
+def asked(
+    api: Api, shots: int, questions: list[list[str]], replies: bool, rng: random.Random
+) -> list[Exchange]:
+    """One request for each question (its parts), all behind the same examples."""
+    examples: list[Body] = []
+    for _ in range(shots):
+        examples.append({"role": "user", "content": [part(api, sentence(rng, 12, 20))]})
+        examples.append({"role": "assistant", "content": [part(api, sentence(rng, 1, 2), "assistant")]})
+    log = []
+    for turn, question in enumerate(questions):
+        newest = {"role": "user", "content": [part(api, text) for text in question]}
+        reply = response(api, sentence(rng, 1, 2)) if replies else None
+        log.append(Exchange(api, request(api, [*examples, newest]), reply, 1000.0 + 60 * turn, line=turn + 1))
+    return log
+
+
+REPLIES = pytest.mark.parametrize("replies", [True, False], ids=["replies", "bodies"])
+
+
+@WIRE
+@REPLIES
+@pytest.mark.parametrize("shots", [0, 1, 3])
+def test_a_batch_behind_the_same_examples(api: Api, replies: bool, shots: int) -> None:
+    rng = random.Random(shots)
+    ask = "Is this review of the library positive or negative? Answer with one word."
+    questions = [[f"{ask} {sentence(rng, 2, 20)}"] for _ in range(6)]
+    assert said(diagnose_log(asked(api, shots, questions, replies, rng))) == []
+
+
+@WIRE
+@REPLIES
+@pytest.mark.parametrize("shots", [1, 3])
+def test_the_clock_in_the_newest_message_of_a_retry(api: Api, replies: bool, shots: int) -> None:
+    """Volatile data belongs to the newest message: a request that is made again has a new one."""
+    rng = random.Random(shots)
+    questions = [[f"Which books are due? Time: 10:0{n}:00"] for n in range(4)]
+    assert said(diagnose_log(asked(api, shots, questions, replies, rng))) == []
+
+
+@WIRE
+def test_text_added_to_a_message_that_was_never_answered(api: Api) -> None:
+    """After an error the user goes on writing in the same message; from there the conversation goes on."""
+    rng = random.Random(3)
+    first, second = [sentence(rng, 20, 30)], [sentence(rng, 20, 30), "Are you still there? Please go on."]
+    failed, again = asked(api, 2, [first, [first[0], second[1]]], False, rng)
+    items = again.request[KEY.get(api, "messages")]
+    answer = paragraph(rng)
+    later = [
+        *[item for item in items if item["role"] != "system"],
+        {"role": "assistant", "content": [part(api, answer, "assistant")]},
+        {"role": "user", "content": [part(api, "Thank you. And the others?")]},
+    ]
+    log = [
+        Exchange(api, failed.request, {"error": {"type": "overloaded"}}, 1000.0),
+        Exchange(api, again.request, response(api, answer), 1060.0),
+        Exchange(api, request(api, later), response(api, "They are due next week."), 1090.0),
+    ]
+    diagnosis = diagnose_log(log)
+    assert said(diagnosis) == []
+    assert diagnosis.conversation_count == 1
+
+
+@WIRE
+@REPLIES
+def test_a_message_that_is_edited_once_it_was_answered_is_a_break(api: Api, replies: bool) -> None:
+    """The same clock, and the conversation goes on behind it: now all of that is paid again."""
+    rng = random.Random(4)
+    answer = paragraph(rng)
+    question = [f"Which books are due this week, and who has them? Time: 10:0{n}:00" for n in range(2)]
+    (first,) = asked(api, 2, [[question[0]]], replies, random.Random(5))
+    (second,) = asked(api, 2, [[question[1]]], replies, random.Random(5))
+    items = [
+        *[item for item in second.request[KEY.get(api, "messages")] if item["role"] != "system"],
+        {"role": "assistant", "content": [part(api, answer, "assistant")]},
+        {"role": "user", "content": [part(api, "Thank you. And the others?")]},
+    ]
+    log = [
+        Exchange(api, first.request, response(api, answer) if replies else None, 1000.0),
+        Exchange(api, request(api, items), None, 1060.0),
+    ]
+    found = said(diagnose_log(log))
+    assert found == [("volatile_text", 1)]
+
+
+def test_two_requests_that_are_known_to_follow_each_other() -> None:
+    """Asked what is different, the answer is the newest message: only a log may tell a batch from a conversation."""
+    log = asked(
+        "openai.chat", 2, [["Time: 10:05:00. Go on."], ["Time: 10:06:00. Go on."]], False, random.Random(6)
+    )
+    (finding,) = diagnose(log[0], log[1]).findings
+    assert finding.place == "messages[5].content[0].text@10"
+
+
+@REPLIES
+@pytest.mark.parametrize("shots", [0, 1, 3])
+def test_a_batch_of_finished_prompts(replies: bool, shots: int) -> None:
+    rng = random.Random(shots)
+
+    def message(role: str, text: str) -> str:
+        return f"<|im_start|>{role}\n{text}<|im_end|>\n"
+
+    head = message("system", SYSTEM)
+    for _ in range(shots):
+        head += message("user", sentence(rng, 12, 20)) + message("assistant", sentence(rng, 1, 2))
+    ask = "Is this review of the library positive or negative? Answer with one word."
+    log = [
+        Exchange(
+            "llama.completion",
+            {"prompt": head + message("user", f"{ask} {sentence(rng, 2, 20)}") + "<|im_start|>assistant\n"},
+            {"content": "Positive."} if replies else None,
+            1000.0 + turn,
+        )
+        for turn in range(6)
+    ]
+    assert said(diagnose_log(log)) == []
