@@ -6,8 +6,10 @@ import asyncio
 import gc
 import threading
 import time
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -28,7 +30,11 @@ from agentctx_engine.runtime import (
     RequestError,
     RequestFailedError,
     SamplingParams,
+    loop,
 )
+from agentctx_engine.runtime.paged_store import PagedStore
+from agentctx_engine.runtime.request import StopHook
+from agentctx_engine.runtime.results import build_result
 
 from .context_hash_model import ContextHashModel, tiny_config
 
@@ -367,6 +373,85 @@ def test_waiting_with_a_timeout_leaves_the_request_running(engine: Engine) -> No
         handle.result(timeout=20)
 
 
+@pytest.mark.parametrize("kind", ["hash", "radix"])
+@pytest.mark.parametrize("salt", ["\ud800", 7, b"x"])
+def test_a_salt_that_is_no_text_is_refused_before_anything_is_queued(
+    model: FaultyModel, kind: str, salt: Any, tmp_path: Path
+) -> None:
+    with Engine(model, num_blocks=64, block_size=4, prefix_cache=kind) as engine:
+        engine.save(PROMPT, tmp_path / "prefix")
+        for call in (
+            lambda: engine.submit(PROMPT, cache_salt=salt),
+            lambda: engine.match(PROMPT, cache_salt=salt),
+            lambda: engine.save(PROMPT, tmp_path / "salted", cache_salt=salt),
+            lambda: engine.restore(tmp_path / "prefix", cache_salt=salt),
+        ):
+            with pytest.raises(RequestError, match="cache_salt must be"):
+                call()
+        assert not (tmp_path / "salted").exists()
+        assert_usable(engine)
+
+
+def test_a_request_that_cannot_be_queued_fails_alone(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    add = engine._core.add
+
+    def refusing(request: Any) -> None:
+        if len(request.prompt) == 5:
+            raise MemoryError("no memory for its hashes")
+        add(request)
+
+    monkeypatch.setattr(engine._core, "add", refusing)
+    bad, good = engine_submit_together(engine, [PROMPT[:5], PROMPT[:8]])
+    with pytest.raises(RequestFailedError, match=r"can't be queued .*no memory for its hashes"):
+        bad.result(timeout=20)
+    assert list(good.result(timeout=20).token_ids) == engine.model.greedy(PROMPT[:8], 6)  # type: ignore[attr-defined]
+    assert_usable(engine)
+
+
+def test_a_result_that_cannot_be_made_fails_its_request_only(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(request: Any, now: float) -> Any:
+        if len(request.prompt) == 5:
+            raise MemoryError("unable to allocate 7.3 GiB")
+        return build_result(request, now)
+
+    monkeypatch.setattr(loop, "build_result", failing)
+    bad, good = engine_submit_together(engine, [PROMPT[:5], PROMPT[:8]])
+    with pytest.raises(RequestFailedError, match=r"result can't be made .*7\.3 GiB") as caught:
+        bad.result(timeout=20)
+    assert isinstance(caught.value.__cause__, MemoryError)
+    assert bad.partial_result() is None
+    good.result(timeout=20)
+    assert_usable(engine)
+
+
+def hook_that_calls(function: Callable[[], Any]) -> StopHook:
+    def hook(index: int, output: Sequence[int]) -> bool:
+        function()
+        return False
+
+    return hook
+
+
+def test_a_stop_hook_that_waits_for_the_engine_fails_its_request_only(engine: Engine, tmp_path: Path) -> None:
+    once = SamplingParams(max_tokens=1)
+    waits: list[Any] = [
+        lambda: engine.generate(PROMPT, once),
+        lambda: engine.generate_many([PROMPT], once),
+        lambda: list(engine.stream(PROMPT, once)),
+        lambda: asyncio.run(engine.agenerate(PROMPT, once)),
+        lambda: engine.save(PROMPT, tmp_path / "prefix"),
+    ]
+    for wait in waits:
+        with pytest.raises(RequestFailedError, match=r"its stop hook raised RequestError") as caught:
+            engine.submit(PROMPT, once, stop_hook=hook_that_calls(wait)).result(timeout=20)
+        assert isinstance(caught.value.__cause__, RequestError)
+    for answered in (engine.state, lambda: engine.match(PROMPT), engine.drop_cached):
+        engine.submit(PROMPT, once, stop_hook=hook_that_calls(answered)).result(timeout=20)
+    assert_usable(engine)
+
+
 # -- the end ------------------------------------------------------------------------------------------------
 
 
@@ -417,3 +502,89 @@ def test_an_error_of_the_engines_own_reaches_everyone_and_closes_it(monkeypatch:
     with pytest.raises(EngineClosedError, match=r"error of its own"):
         engine.submit(PROMPT)
     engine.close()
+
+
+def test_what_waits_behind_a_broken_command_is_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = Engine(ContextHashModel(), num_blocks=64, block_size=4)
+    monkeypatch.setattr(engine._core, "cancel", lambda *_: 1 / 0)
+    entered, go_on = threading.Event(), threading.Event()
+
+    def hook(index: int, output: Any) -> bool:
+        entered.set()
+        return not go_on.wait(20)
+
+    handle = engine.submit(PROMPT, ENDLESS, stop_hook=hook)
+    assert entered.wait(20)
+    handle.cancel()
+    behind: Future[Any] = Future()
+    with engine._loop._wake:
+        engine._loop._command(lambda: behind.set_result(engine._core.state()))
+    go_on.set()
+    assert behind.result(timeout=20).running == 1
+    with pytest.raises(EngineError, match=r"error of its own: ZeroDivisionError"):
+        handle.result(timeout=20)
+    engine.close()
+
+
+def test_closing_gives_the_memory_back_whoever_keeps_the_engine_or_a_handle() -> None:
+    engine = Engine(ContextHashModel(), num_blocks=64, block_size=4, host_blocks=8)
+    handle = engine.submit(PROMPT, SamplingParams(max_tokens=2))
+    result = handle.result(timeout=20)
+    store = engine._core.kv
+    assert isinstance(store, PagedStore)
+    copier = store._tiers.copier  # type: ignore[union-attr]
+    held = [weakref.ref(tensor) for tensor in (*engine._core.runner.kv_caches, copier._host)]
+    engine.close()
+    gc.collect()
+    assert [tensor() for tensor in held] == [None, None]
+    core = weakref.ref(engine._core)
+    del engine, store, copier
+    gc.collect()
+    assert core() is None
+    assert handle.result() is result
+    handle.cancel()
+
+
+def test_whoever_closes_waits_for_the_end_though_it_was_asked_for_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    engine = Engine(ContextHashModel(), num_blocks=64, block_size=4)
+    ending, go_on, closed = threading.Event(), threading.Event(), threading.Event()
+    close = engine._core.kv.close
+
+    def slow_close() -> None:
+        ending.set()
+        assert go_on.wait(20)
+        close()
+
+    monkeypatch.setattr(engine._core.kv, "close", slow_close)
+    handle = engine.submit(PROMPT, ENDLESS, stop_hook=hook_that_calls(engine.close))
+    with pytest.raises(EngineClosedError):
+        handle.result(timeout=20)
+    assert ending.wait(20)
+
+    def close_again() -> None:
+        engine.close()
+        closed.set()
+
+    threading.Thread(target=close_again, daemon=True).start()
+    assert not closed.wait(0.05)
+    go_on.set()
+    assert closed.wait(20)
+    assert not engine._loop._thread.is_alive()
+
+
+def test_an_engine_may_be_forgotten_on_any_of_its_threads() -> None:
+    """The garbage collector runs on whichever thread allocates: none may wait for itself there."""
+    for where in ("engine", "memory", "files"):
+        engine = Engine(ContextHashModel(), num_blocks=64, block_size=4, host_blocks=8)
+        engine.generate([1, 2, 3], SamplingParams(max_tokens=2))
+        store, thread, forget = engine._core.kv, engine._loop._thread, engine._finalizer
+        assert isinstance(store, PagedStore)
+        copier = store._tiers.copier  # type: ignore[union-attr]
+        if where == "engine":
+            engine._loop.call(forget)
+        else:
+            getattr(copier, f"_{where}").submit(forget).result(timeout=20)
+        thread.join(timeout=20)
+        assert not thread.is_alive()

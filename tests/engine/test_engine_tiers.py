@@ -19,6 +19,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from agentctx_engine import Engine, SamplingParams
+from agentctx_engine.attention.kv_cache import copy_blocks
 from agentctx_engine.memory import NO_KEYS
 from agentctx_engine.memory.host_tier import BlockCopy, Transfers
 from agentctx_engine.models import Family, Model, random_config, random_model
@@ -28,6 +29,7 @@ from agentctx_engine.runtime import (
     GenerationHandle,
     RequestCancelledError,
     RequestFailedError,
+    tiers,
 )
 from agentctx_engine.runtime.block_directory import BlockDirectory
 from agentctx_engine.runtime.config import EngineConfig
@@ -66,7 +68,8 @@ def texts(count: int, length: int, seed: int = 0) -> list[tuple[int, ...]]:
 
 def engine_of(family: Family = "llama", **options: Any) -> Engine:
     small = {"num_blocks": 12, "block_size": 4, "host_blocks": 12, "deterministic": True, "max_samples": 4}
-    return Engine(model(family), **{**small, **options})
+    files = {"disk_bytes": 2_000_000} if "disk_dir" in options else {}
+    return Engine(model(family), **{**small, **files, **options})
 
 
 def ask(engine: Engine, prompt: tuple[int, ...], family: Family = "llama") -> tuple[int, int, int]:
@@ -364,6 +367,97 @@ def test_who_waits_for_blocks_beside_those_of_a_failed_step_reads_none_that_it_d
         assert result.token_ids == uncached("llama", text)
         assert (result.cached_tokens, result.host_tokens, result.computed_tokens) == (0, 0, 41)
         assert ask(engine, text) == (40, 0, 0)
+
+
+@pytest.mark.parametrize("damaged", [False, True])
+def test_a_directory_that_can_no_longer_be_written_stops_nobody(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, damaged: bool
+) -> None:
+    prompts = texts(5, 41)
+    with engine_of(disk_dir=tmp_path) as engine:
+        for prompt in prompts:
+            ask(engine, prompt)
+    with engine_of(disk_dir=tmp_path) as engine:
+        for file in tmp_path.rglob("*.kv") if damaged else ():
+            file.write_bytes(file.read_bytes()[:-1])
+
+        def refuse(*_: Any, **__: Any) -> None:
+            raise PermissionError(13, "Permission denied")
+
+        for of, name in ((Path, "touch"), (Path, "unlink"), (os, "replace")):
+            monkeypatch.setattr(of, name, refuse)
+        assert ask(engine, prompts[0])[2] == (0 if damaged else 40)
+        for prompt in prompts[1:4]:
+            ask(engine, prompt)
+        engine.drop_cached()
+        ask(engine, prompts[0])
+        monkeypatch.undo()
+
+
+@pytest.mark.parametrize("what", ["load", "read", "copy", "move_down"])
+def test_no_memory_for_a_move_ends_at_most_the_requests_of_its_step(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, what: str
+) -> None:
+    """Whichever of the moves it is that fails, and with it whatever of its kind comes meanwhile."""
+    prompts, failures = texts(4, 21), list[str]()
+    disk = {"disk_dir": tmp_path, "host_blocks": 2} if what == "read" else {"host_blocks": 60}
+
+    def failing(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        def fail(*arguments: Any, **options: Any) -> Any:
+            if what == name and len(failures) < 2:
+                failures.append(name)
+                raise torch.OutOfMemoryError("out of memory")
+            return function(*arguments, **options)
+
+        return fail
+
+    def within(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        """``_index`` fails when it is called by this method."""
+
+        def call(*arguments: Any) -> Any:
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(tiers, "_index", failing(name, tiers._index))
+                return function(*arguments)
+
+        return call
+
+    with engine_of(token_granular=what == "copy", num_blocks=8, **disk) as engine:
+        for prompt in prompts:
+            ask(engine, prompt)
+        monkeypatch.setattr(TierCopier, "_load", within("load", TierCopier._load))
+        monkeypatch.setattr(TierCopier, "_move_down", within("move_down", TierCopier._move_down))
+        monkeypatch.setattr(tiers, "copy_blocks", failing("copy", copy_blocks))
+        monkeypatch.setattr(BlockDirectory, "read", failing("read", BlockDirectory.read))
+        failed = 0
+        first, second = (
+            (*prompts[3][:18], *own) for own in ((1, 2, 3), (4, 5, 6))
+        )  # end inside a block of the text
+        for prompt in (first, first, second, *prompts[:3], prompts[0]):
+            try:
+                ask(engine, prompt)
+            except EngineMemoryError:
+                failed += 1
+        assert len(failures) == 2
+        assert failed == (2 if what in ("copy", "move_down") else 0)
+        assert engine.state().pool.in_use == 0
+
+
+def test_forgetting_begins_to_delete_files_at_once(tmp_path: Path) -> None:
+    prompts = texts(5, 41)
+    with engine_of(disk_dir=tmp_path) as engine:
+        for prompt in prompts:
+            ask(engine, prompt)
+        store = engine._core.kv
+        assert isinstance(store, PagedStore)
+        files = store._tiers.copier._files  # type: ignore[union-attr]
+        files.submit(int).result(timeout=60)
+        assert size_of(tmp_path)
+        engine.drop_cached()
+        files.submit(int).result(timeout=60)  # after what was asked for before
+        assert not size_of(tmp_path)
+        ask(engine, prompts[0])
+    with engine_of(disk_dir=tmp_path) as engine:
+        assert ask(engine, prompts[1]) == (0, 0, 0)
 
 
 @st.composite

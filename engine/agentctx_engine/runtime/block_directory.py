@@ -77,18 +77,25 @@ class BlockDirectory:
         write_tensors(self._file(digest, group), [("kv", kv)], self._metadata(digest, group), durable=False)
 
     def read(self, digest: bytes, group: int) -> Tensor:
-        """The block, having noted its use. ``SnapshotError`` if the file is damaged or missing; it is then removed."""
+        """The block, having noted its use. ``SnapshotError`` if the file is damaged or missing.
+
+        The use is noted, and a damaged file removed, where the directory lets us.
+        """
         file = self._file(digest, group)
         try:
             tensors, _ = read_tensors(file, self._metadata(digest, group))
-            file.touch()
-            return tensors["kv"]
-        except (SnapshotError, OSError, KeyError) as error:
-            file.unlink(missing_ok=True)
+            kv = tensors["kv"]
+        except (SnapshotError, KeyError) as error:
+            self.delete(digest, group)
             raise SnapshotError(f"{file}: can't be reused ({error})") from error
+        with contextlib.suppress(OSError):
+            file.touch()
+        return kv
 
     def delete(self, digest: bytes, group: int) -> None:
-        self._file(digest, group).unlink(missing_ok=True)
+        """As far as the directory lets us: nobody but who looks for it by its hash reads a file that stays."""
+        with contextlib.suppress(OSError):
+            self._file(digest, group).unlink(missing_ok=True)
 
     def _file(self, digest: bytes, group: int) -> Path:
         return self.path / f"{group}-{digest.hex()}.kv"

@@ -132,6 +132,14 @@ class EngineCore:
         self.totals.scheduler_seconds += (scheduled - start) + (end - ran)
         return report
 
+    def close(self) -> None:
+        """Finish what was begun, and let go of the memory, whoever still holds the engine."""
+        self._ahead = None
+        try:
+            self.kv.close()
+        finally:
+            self.runner.close()
+
     def state(self) -> EngineState:
         """Totals and pool, between two steps."""
         totals = replace(self.totals, lost=dict(self.totals.lost))

@@ -61,7 +61,7 @@ class Engine:
         self._core = build_core(model, self.config)
         self.max_context = self._core.max_context
         self._loop = EngineLoop(self._core)
-        self._finalizer = weakref.finalize(self, self._loop.close)
+        self._finalizer = weakref.finalize(self, self._loop.ask_to_close)
 
     # -- requests -------------------------------------------------------------------------------------------
 
@@ -75,6 +75,7 @@ class Engine:
         """
         params = params or SamplingParams()
         tokens = self._check(prompt, params)
+        check_cache_salt(options.get("cache_salt"))
         if params.stop_token_ids is None:
             params = params.with_stop_token_ids(self.model.config.eos_token_ids)
         seed = secrets.randbits(64) if params.seed is None else params.seed
@@ -140,6 +141,7 @@ class Engine:
     def match(self, prompt: Prompt, *, cache_salt: str | None = None) -> Match:
         """What a request that came now would reuse, and why not more. Changes nothing."""
         tokens = np.asarray(prompt, dtype=np.int32)
+        check_cache_salt(cache_salt)
         return self._loop.call(lambda: self._core.kv.match(tokens, cache_salt))
 
     def predictor(self) -> PrefixCache:
@@ -190,6 +192,7 @@ class Engine:
         Raises ``SnapshotError`` if a byte is wrong, or if it was written by another model, dtype or version or under
         another salt; ``EngineMemoryError`` if the pool has no room.
         """
+        check_cache_salt(cache_salt)
         path = self._snapshot_path(place)
         core = self._core
         snapshot = read_snapshot(path, snapshots.comparable_identity(self.model))
@@ -200,7 +203,8 @@ class Engine:
 
     def close(self) -> None:
         """End what runs (``EngineClosedError`` to those who wait), stop the thread, give the memory back. Twice is harmless."""
-        self._finalizer()
+        self._finalizer.detach()
+        self._loop.close()
 
     def __enter__(self) -> Engine:
         return self
@@ -232,6 +236,18 @@ class Engine:
                 f"n={params.n}: the engine runs {self.config.max_samples} samples together; raise max_samples"
             )
         return tokens
+
+
+def check_cache_salt(salt: object) -> None:
+    """Raises ``RequestError`` unless it is text, or ``None``."""
+    if salt is None:
+        return
+    if not isinstance(salt, str):
+        raise RequestError(f"cache_salt must be a string or None, got {type(salt).__name__}")
+    try:
+        salt.encode()
+    except UnicodeEncodeError as error:
+        raise RequestError(f"cache_salt must be text that UTF-8 can encode: {error}") from None
 
 
 def check_prompt(prompt: Prompt, vocab_size: int, max_context: int) -> TokenArray:

@@ -16,9 +16,13 @@ class GenerationHandle:
     Each reader sees every token from the first. Leaving a stream before its end cancels the request.
     """
 
-    def __init__(self, request_id: int, cancel: Callable[[], None]) -> None:
+    def __init__(
+        self, request_id: int, cancel: Callable[[], None], before_waiting: Callable[[], None] = lambda: None
+    ) -> None:
+        """``before_waiting`` raises on a thread that must not wait for the request."""
         self.request_id = request_id
-        self._cancel = cancel
+        self._cancel: Callable[[], None] | None = cancel
+        self._before_waiting: Callable[[], None] | None = before_waiting
         self._changed = threading.Condition()
         self._events: list[TokenEvent] = []
         self._result: GenerationResult | None = None
@@ -38,11 +42,16 @@ class GenerationHandle:
 
     def cancel(self) -> None:
         """Ask for the request's end; harmless when it has ended. Tokens that are in flight may still arrive."""
-        if not self._done:
-            self._cancel()
+        cancel = self._cancel
+        if cancel is not None:
+            cancel()
 
     def result(self, timeout: float | None = None) -> GenerationResult:
-        """Wait for the end. Raises the request's error, ``RequestCancelledError``, or ``TimeoutError`` (it goes on)."""
+        """Wait for the end. Raises the request's error, ``RequestCancelledError``, or ``TimeoutError`` (it goes on).
+
+        ``RequestError`` in a stop hook, whose thread can't wait for itself; so does ``stream``.
+        """
+        self._may_wait()
         with self._changed:
             if not self._changed.wait_for(lambda: self._done, timeout):
                 raise TimeoutError(f"request {self.request_id} is still running after {timeout} s")
@@ -66,8 +75,14 @@ class GenerationHandle:
             self.cancel()
         self._outcome()
 
+    def _may_wait(self) -> None:
+        before = self._before_waiting
+        if before is not None:
+            before()
+
     def _next_events(self, position: int, timeout: float | None) -> tuple[list[TokenEvent], bool]:
         """Wait for events behind ``position``; with them, whether they are the last."""
+        self._may_wait()
         with self._changed:
             if not self._changed.wait_for(lambda: self._done or len(self._events) > position, timeout):
                 raise TimeoutError(f"request {self.request_id} gave no token for {timeout} s")
@@ -108,6 +123,7 @@ class GenerationHandle:
 
     def _waker(self) -> asyncio.Event:
         """An event of the running loop that is set whenever something has changed."""
+        self._may_wait()
         loop, event = asyncio.get_running_loop(), asyncio.Event()
 
         def wake() -> None:
@@ -134,6 +150,9 @@ class GenerationHandle:
     def finish(self, result: GenerationResult | None, error: Exception | None) -> None:
         with self._changed:
             self._result, self._error, self._done = result, error, True
+            self._cancel = self._before_waiting = (
+                None  # they hold the engine, which a kept handle need not do
+            )
             self._wake()
             self._wakers.clear()
 

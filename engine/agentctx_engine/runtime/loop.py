@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import threading
+import weakref
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import TypeVar
@@ -12,6 +15,7 @@ from agentctx_engine.runtime.errors import (
     EngineClosedError,
     EngineError,
     RequestCancelledError,
+    RequestError,
     RequestFailedError,
 )
 from agentctx_engine.runtime.handle import GenerationHandle
@@ -19,6 +23,8 @@ from agentctx_engine.runtime.request import FinishReason, Request
 from agentctx_engine.runtime.results import build_result
 
 T = TypeVar("T")
+
+_open_loops: weakref.WeakSet[EngineLoop] = weakref.WeakSet()
 
 
 class EngineLoop:
@@ -34,6 +40,7 @@ class EngineLoop:
         self._closed: EngineError | None = None
         self._thread = threading.Thread(target=self._run, name="agentctx-engine", daemon=True)
         self._thread.start()
+        _open_loops.add(self)
 
     def submit(self, make_request: Callable[[int], Request]) -> GenerationHandle:
         """Queue the request that ``make_request`` builds for its id. Ids rise in the order of arrival."""
@@ -41,7 +48,9 @@ class EngineLoop:
             self._require_open()
             request = make_request(self._next_id)
             self._next_id += 1
-            handle = GenerationHandle(request.id, lambda: self._post(lambda: self._cancel(request)))
+            handle = GenerationHandle(
+                request.id, lambda: self._post(lambda: self._cancel(request)), self._require_other_thread
+            )
             self._command(lambda: self._add(request, handle))
         return handle
 
@@ -64,12 +73,23 @@ class EngineLoop:
 
     def close(self) -> None:
         """End the requests that run with ``EngineClosedError`` and stop the thread, after the step it is in."""
+        self.ask_to_close()
+        if threading.current_thread() is not self._thread:
+            self._thread.join()
+
+    def ask_to_close(self) -> None:
+        """``close`` without waiting: for whoever forgets an engine, which the garbage collector may do on any thread."""
         with self._wake:
             if self._closed is None:
                 self._closed = EngineClosedError("the engine was closed")
             self._tell()
-        if threading.current_thread() is not self._thread:
-            self._thread.join()
+
+    def _require_other_thread(self) -> None:
+        if threading.current_thread() is self._thread:
+            raise RequestError(
+                "a stop hook runs on the engine's thread, between two steps: it can't wait for a request's tokens, which "
+                "that thread would compute; wait for them elsewhere"
+            )
 
     def _require_open(self) -> None:
         if self._closed is not None:
@@ -111,13 +131,26 @@ class EngineLoop:
             commands, self._commands = self._commands, []
             if self._news.done():
                 self._news = Future()
-        for command in commands:
-            command()
+        while commands:
+            try:
+                commands.pop(0)()
+            except BaseException:
+                with self._wake:  # the engine ends, and answers those who wait for the others
+                    self._commands[:0] = commands
+                raise
         return self._closed is None
 
     def _add(self, request: Request, handle: GenerationHandle) -> None:
+        try:
+            self._core.add(request)
+        except Exception as cause:
+            error = RequestFailedError(
+                f"request {request.id}: can't be queued ({type(cause).__name__}: {cause})"
+            )
+            error.__cause__ = cause
+            handle.finish(None, error)
+            return
         self._handles[request.id] = (request, handle)
-        self._core.add(request)
 
     def _cancel(self, request: Request) -> None:
         if request.id in self._handles:
@@ -131,11 +164,20 @@ class EngineLoop:
             self._finish(request)
 
     def _finish(self, request: Request) -> None:
-        _, handle = self._handles.pop(request.id)
-        error = request.error
+        _, handle = self._handles[request.id]
+        error, result = request.error, None
         if error is None and any(s.finish_reason is FinishReason.CANCELLED for s in request.samples):
             error = RequestCancelledError(f"request {request.id} was cancelled")
-        handle.finish(build_result(request, self._core.clock()), error)
+        try:
+            result = build_result(request, self._core.clock())
+        except Exception as cause:  # no memory for the logits that it keeps, say
+            if error is None:
+                error = RequestFailedError(
+                    f"request {request.id}: its result can't be made ({type(cause).__name__}: {cause})"
+                )
+                error.__cause__ = cause
+        handle.finish(result, error)
+        del self._handles[request.id]
 
     def _end_all(self) -> None:
         with self._wake:
@@ -143,7 +185,8 @@ class EngineLoop:
             self._closed = reason
             commands, self._commands = self._commands, []
         for command in commands:  # so that nobody waits for an answer for ever
-            command()
+            with contextlib.suppress(Exception):  # what a command does, it tells whoever asked for it
+                command()
         for request, handle in list(self._handles.values()):
             try:
                 self._core.cancel(request, reason)
@@ -152,4 +195,11 @@ class EngineLoop:
                 result = None
             handle.finish(result, reason)
         self._handles.clear()
-        self._core.kv.close()
+        self._core.close()
+
+
+@atexit.register
+def _close_all() -> None:
+    """No step may run while the interpreter ends."""
+    for loop in list(_open_loops):
+        loop.close()

@@ -124,6 +124,10 @@ class ModelRunner:
         """What the model decodes with; a model that doesn't say runs on torch."""
         return getattr(self.model, "kernels", "torch")
 
+    def close(self) -> None:
+        """Let go of the KV memory, and of the steps recorded over it. Nothing can be run any more."""
+        self.kv_caches, self.graphs = [], None
+
     @property
     def caches_by_group(self) -> list[list[Tensor]]:
         """KV memory of each layer group's layers."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from agentctx_engine.memory.block_hash import ExtraKeys
-from agentctx_engine.memory.disk_tier import DiskCounters
+from agentctx_engine.memory.disk_tier import DiskCounters, DiskRead
 from agentctx_engine.memory.kv_manager import KVManager
 from agentctx_engine.memory.kv_sequence import KVSequence
 from agentctx_engine.memory.layer_groups import FullAttention, GroupSpec, SlidingWindow
@@ -241,11 +241,18 @@ class PagedStore:
         failed = [] if self._tiers is None else self._tiers.copier.take_failed()
         if not failed:
             return []
+        reads = [read for read in failed if isinstance(read, DiskRead)]
+        if len(reads) < len(failed):
+            # A copy within memory failed, of which no hash tells what was made from it meanwhile: no copy of anything is
+            # trusted any more.
+            self.manager.drop_cached()
+            self._begin_deletions()
+            return list(waiting)
         host = self.manager.host
         assert host is not None
         assert host.disk is not None
         good, broken = _blocks_of(intact), set()
-        for read in failed:
+        for read in reads:
             host.disk.failed(read.digest, read.group)
             group = self.manager.groups[read.group]
             # Whatever copy of it was made meanwhile is no better, but for those that somebody has computed.
@@ -297,6 +304,7 @@ class PagedStore:
     def close(self) -> None:
         if self._tiers is not None:
             self._tiers.copier.close()
+            self._tiers.copier.let_go()
 
     def held(self, sequence: StoredSequence, num_tokens: int) -> PlacedPrefix:
         if not self._token_granular:
@@ -369,6 +377,12 @@ class PagedStore:
         for pool in pools:
             for block in pool.free_order():
                 pool.uncache(block)
+        self._begin_deletions()
+
+    def _begin_deletions(self) -> None:
+        """At once: no step may come that takes them along, and who opens the directory next would find the files."""
+        if self._tiers is not None:
+            self._copies += self._take_copies()
 
     def pool_state(self) -> PoolState:
         pool = self.manager.pools[0]

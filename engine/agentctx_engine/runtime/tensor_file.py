@@ -10,6 +10,7 @@ be it in the header. Any safetensors reader can open the file.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -60,12 +61,12 @@ def write_tensors(path: Path, tensors: NamedTensors, metadata: Mapping[str, str]
                 file.flush()
                 os.fsync(file.fileno())
         os.replace(temporary, path)
-    except OSError as error:
-        temporary.unlink(missing_ok=True)
+    except BaseException as error:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        if not isinstance(error, OSError):
+            raise
         raise SnapshotError(f"{path}: can't be written ({error.strerror or error})") from error
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
     if durable:
         _sync_directory(path.parent)
     return len(header)

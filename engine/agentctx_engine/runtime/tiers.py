@@ -10,6 +10,7 @@ cancelled sample was waiting for may be given to another text before it has arri
 
 from __future__ import annotations
 
+import contextlib
 from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
@@ -51,7 +52,7 @@ class TierCopier:
         self._unsafe: list[Future[Any]] = []  # what reads blocks that may be given away meanwhile
         self._writing: deque[Future[None]] = deque()
         self._arriving: dict[tuple[int, int], Future[None]] = {}  # by group and device block
-        self._failed: list[DiskRead] = []
+        self._failed: list[DiskRead | BlockCopy] = []
 
     def start(self, transfers: Transfers) -> None:
         """Begin what the memory manager asks for. Nothing may be written to KV memory before ``wait_until_safe``."""
@@ -85,6 +86,7 @@ class TierCopier:
     def wait_until_safe(self) -> None:
         """Return when everything that a step may overwrite has been copied. Raises what went wrong."""
         unsafe, self._unsafe = self._unsafe, []
+        wait(unsafe)  # for all of them, though one went wrong: nothing may be overwritten while it is read
         for moved in unsafe:
             moved.result()
         while self._writing and (self._writing[0].done() or len(self._writing) > _MOST_WAITING_WRITES):
@@ -113,8 +115,8 @@ class TierCopier:
             others = () if news is None else (news,)
             wait({*self._arriving.values(), *others}, return_when=FIRST_COMPLETED)
 
-    def take_failed(self) -> list[DiskRead]:
-        """Reads whose file could not be used, since the last call: their destinations hold nothing."""
+    def take_failed(self) -> list[DiskRead | BlockCopy]:
+        """What could not be brought into its device block, since the last call: a file, a block of the host or a copy."""
         failed, self._failed = self._failed, []
         return failed
 
@@ -123,9 +125,16 @@ class TierCopier:
         self._memory.shutdown()
         self._files.shutdown()
 
+    def let_go(self) -> None:
+        """Of all memory, after ``close``."""
+        self._arriving.clear()
+        self._unsafe.clear()
+        self._writing.clear()
+        self._caches, self._host = (), self._host[:0].clone()
+
     def _forget_arrived(self) -> None:
         for block in [block for block, future in self._arriving.items() if future.done()]:
-            self._arriving.pop(block).result()
+            del self._arriving[block]  # that it failed, if it did, stands in _failed
 
     # -- on the threads -------------------------------------------------------------------------------------
 
@@ -156,34 +165,44 @@ class TierCopier:
 
     def _change(self, changes: Sequence[DiskWrite | DiskDelete], moved: Future[list[Tensor]]) -> None:
         assert self._directory is not None
-        contents = iter(moved.result())
+        wait([moved])
+        # If moving failed, the step that waits for it says so.
+        contents = iter(moved.result() if moved.exception() is None else ())
         for change in changes:
             if isinstance(change, DiskDelete):
                 self._directory.delete(change.digest, change.group)
                 continue
-            try:
-                self._directory.write(change.digest, change.group, next(contents))
-                self.bytes.to_disk += self._block_bytes(change.group)
-            except SnapshotError:
-                pass  # a full disk: the block is lost, which its reading will notice
+            content = next(contents, None)
+            # A full disk, no memory: the block is lost, which its reading will notice.
+            with contextlib.suppress(Exception):
+                if content is not None:
+                    self._directory.write(change.digest, change.group, content)
+                    self.bytes.to_disk += self._block_bytes(change.group)
 
     @torch.inference_mode()
     def _load(self, loads: Sequence[BlockCopy], earlier: set[Future[Any]]) -> None:
         wait(earlier)
-        for group, caches in enumerate(self._caches):
-            source, target = _index(loads, group)
-            if source is None or target is None:
-                continue
-            for layer, cache in enumerate(caches):
-                blocks = self._host[source, layer].to(cache.device)
-                cache[:, target.to(cache.device)] = blocks.transpose(0, 1)
-            self.bytes.from_host += len(source) * self._block_bytes(group)
+        try:
+            for group, caches in enumerate(self._caches):
+                source, target = _index(loads, group)
+                if source is None or target is None:
+                    continue
+                for layer, cache in enumerate(caches):
+                    blocks = self._host[source, layer].to(cache.device)
+                    cache[:, target.to(cache.device)] = blocks.transpose(0, 1)
+                self.bytes.from_host += len(source) * self._block_bytes(group)
+        except Exception:  # no memory, say: whoever waits for them computes them
+            self._failed.extend(loads)
 
     @torch.inference_mode()
     def _copy(self, copies: Sequence[BlockCopy], earlier: set[Future[Any]]) -> None:
         wait(earlier)
-        for group, caches in enumerate(self._caches):
-            copy_blocks(caches, [(c.source, c.destination) for c in copies if c.group == group])
+        try:
+            for group, caches in enumerate(self._caches):
+                copy_blocks(caches, [(c.source, c.destination) for c in copies if c.group == group])
+        except Exception:
+            self._failed.extend(copies)
+            raise  # in the step that waits for it, which may be about to read it
 
     @torch.inference_mode()
     def _read(self, read: DiskRead, earlier: set[Future[Any]]) -> None:
@@ -194,11 +213,11 @@ class TierCopier:
             kv = self._directory.read(read.digest, read.group)
             if kv.shape != (len(caches), 2, *caches[0].shape[2:]) or kv.dtype != caches[0].dtype:
                 raise SnapshotError(f"a file holds {kv.dtype} of shape {tuple(kv.shape)}")
-        except SnapshotError:  # which file of whom, says nobody: it counts as failed and is computed anew
+            for layer, cache in enumerate(caches):
+                cache[:, read.destination] = kv[layer].to(cache.device)
+        except Exception:  # which file of whom, says nobody: it counts as failed and is computed anew
             self._failed.append(read)
             return
-        for layer, cache in enumerate(caches):
-            cache[:, read.destination] = kv[layer].to(cache.device)
         self.bytes.from_disk += self._block_bytes(read.group)
 
     def _block_bytes(self, group: int) -> int:
