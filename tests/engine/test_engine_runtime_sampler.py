@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentctx_engine.runtime.errors import RequestError
-from agentctx_engine.runtime.sampler import SORTED_HEAD, SamplingRow, sample, uniform
+from agentctx_engine.runtime.sampler import SORTED_HEAD, SamplingRow, choose, sample, uniform
 from agentctx_engine.runtime.sampling_params import SamplingParams
 
 VOCABULARY = 300
@@ -168,3 +168,23 @@ def test_uniforms_are_fixed_for_ever() -> None:
 def test_parameters_out_of_range_are_named(field: str, value: float) -> None:
     with pytest.raises(RequestError, match=f"^{field}="):
         SamplingParams(**{field: value})
+
+
+@pytest.mark.parametrize("value", [float("inf"), float("nan")])
+@pytest.mark.parametrize(
+    "params",
+    [
+        SamplingParams(temperature=0.0),
+        SamplingParams(temperature=1.0),
+        SamplingParams(temperature=1.0, top_p=0.9),
+        SamplingParams(temperature=1.0, top_k=3),
+    ],
+)
+def test_rows_that_nothing_can_be_drawn_from_are_told(params: SamplingParams, value: float) -> None:
+    logits = torch.stack([logits_row(1), logits_row(2), logits_row(3)])
+    logits[1, 3] = value
+    logits[2, 5:] = -torch.inf  # masked tokens are no fault
+    rows = [SamplingRow(params, seed=1, sample_index=0, position=0)] * 3
+    assert choose(logits, rows).wait()[1] == [False, True, False]
+    logits[0] = -torch.inf
+    assert choose(logits, rows).wait()[1] == [True, True, False]

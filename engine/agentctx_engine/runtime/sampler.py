@@ -101,7 +101,8 @@ def choose(logits: torch.Tensor, rows: Sequence[SamplingRow]) -> Sampled:
     if random_rows:
         index = upload_index(random_rows, logits.device)
         ids[index] = _draw(scores[index], [rows[i] for i in random_rows])
-    broken = logits.amax(dim=-1).isnan()  # the maximum of a row with a NaN is NaN
+    # The maximum of a row with a NaN is NaN. Where it is infinite, there is nothing to draw from either.
+    broken = ~logits.amax(dim=-1).isfinite()
     return Sampled(ids, broken, _logprobs(logits, ids, rows))
 
 
