@@ -5,13 +5,15 @@ from __future__ import annotations
 import base64
 import gzip
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from agentctx.errors import InputError
-from agentctx.traces import Skipped
+from agentctx.traces import LogRecord, Skipped, record_reply
+from agentctx.usage import usage_from_response
 
 from .log_helpers import (
     ANTHROPIC,
@@ -83,6 +85,101 @@ def test_wrapped_bodies_are_found_and_the_rest_is_kept(tmp_path: Path, line: dic
     assert record.at == 1772359200.0
     assert record.extra["note"] == {"a": [1, None]}
     assert leaves(line) <= leaves(whole(record))
+
+
+REPLIES: dict[str, dict[str, Any]] = {
+    "openai.chat": {**CHAT_REPLY, "usage": {"prompt_tokens": 20, "completion_tokens": 2, "prompt_tokens_details": {"cached_tokens": 16}}},
+    "anthropic.messages": {"type": "message", "role": "assistant", "content": [{"type": "text", "text": "ho"}], "usage": {"input_tokens": 4, "output_tokens": 2, "cache_read_input_tokens": 16}},
+    "openai.responses": {"object": "response", "output": [{"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "ho"}]}], "usage": {"input_tokens": 20, "output_tokens": 2, "input_tokens_details": {"cached_tokens": 16}}},
+    "llama.completion": {"content": "ho", "timings": {"cache_n": 16, "prompt_n": 4, "predicted_n": 2}},
+}  # fmt: skip
+
+
+def as_stream(reply: dict[str, Any]) -> list[dict[str, Any]]:
+    """A reply of chat completions in one event."""
+    chunk = {key: value for key, value in reply.items() if key not in ("choices", "object")}
+    choices = [{"index": 0, "delta": reply["choices"][0]["message"]}]
+    return [{**chunk, "object": "chat.completion.chunk", "choices": choices}]
+
+
+HOLDERS: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
+    "response": lambda reply: {"response": reply},
+    "text": lambda reply: {"response": json.dumps(reply)},
+    "body": lambda reply: {"response": {"status": 200, "body": reply}},
+    "body text": lambda reply: {"response": {"status": 200, "body": json.dumps(reply)}},
+    "data": lambda reply: {"response": {"status": 200, "headers": {"a": "b"}, "data": reply}},
+    "json": lambda reply: {"response": {"status": 200, "json": reply}},
+    "response_body": lambda reply: {"response_body": reply},
+    "res": lambda reply: {"res": {"status": 200, "body": json.dumps(reply)}},
+    "reply": lambda reply: {"reply": reply},
+}
+TIMES = {"at": 1772359200.0, "timestamp": "2026-03-01T10:00:00Z", "time": 1772359200, "t": 1772359200.0, "ts": 1772359200000, "start_time": "2026-03-01T10:00:00+00:00", "created_at": "2026-03-01T11:00:00+01:00", "startTime": "2026-03-01T10:00:00Z", "request_created_at": "2026-03-01T10:00:00Z", "created": 1772359200}  # fmt: skip
+
+
+def usage_of(record: LogRecord) -> tuple[int | None, int | None, int | None] | None:
+    usage = usage_from_response(record.response) if record.response is not None else None
+    return None if usage is None else (usage.prompt, usage.cached, usage.output)
+
+
+@pytest.mark.parametrize("time", TIMES)
+@pytest.mark.parametrize("holder", HOLDERS)
+@pytest.mark.parametrize("api", BODIES)
+@pytest.mark.parametrize("bare", [True, False], ids=["bare", "wrapped"])
+def test_what_stands_beside_a_body_is_read(
+    tmp_path: Path, bare: bool, api: str, holder: str, time: str
+) -> None:
+    beside = {**HOLDERS[holder](REPLIES[api]), time: TIMES[time], "url": "https://a.example/x"}
+    line = {**BODIES[api], **beside} if bare else {"request": BODIES[api], **beside}
+    (record,) = records(written(tmp_path / "log", line))
+    assert (record.api, record.request, record.response) == (api, BODIES[api], REPLIES[api])
+    assert (record.at, record.endpoint_hint) == (1772359200.0, "https://a.example/x")
+    assert usage_of(record) == (20, 16, 2)
+    assert record_reply(record) is not None
+    assert leaves(line) <= leaves(whole(record))
+
+
+@pytest.mark.parametrize("bare", [True, False], ids=["bare", "wrapped"])
+@pytest.mark.parametrize("api", BODIES)
+def test_counts_beside_a_body_are_those_of_its_reply(tmp_path: Path, api: str, bare: bool) -> None:
+    (name,) = {"usage", "timings"} & REPLIES[api].keys()
+    reply = {key: value for key, value in REPLIES[api].items() if key != name}
+    body = BODIES[api] if bare else {"request": BODIES[api]}
+    lines = [{**body, name: REPLIES[api][name]}, {**body, name: REPLIES[api][name], "response": reply}]
+    for record, line in zip(records(written(tmp_path / "log", *lines)), lines, strict=True):
+        assert record.request == BODIES[api]
+        assert usage_of(record) == (20, 16, 2)
+        assert leaves(line) <= leaves(whole(record))
+        assert (record_reply(record) is None) == ("response" not in line)
+
+
+@pytest.mark.parametrize("api", BODIES)
+def test_body_and_reply_in_one_object(tmp_path: Path, api: str) -> None:
+    merged = {**BODIES[api], **{k: v for k, v in REPLIES[api].items() if k not in ("object", "type", "role")}}
+    (record,) = records(written(tmp_path / "log", merged))
+    assert (record.api, record.request) == (api, BODIES[api])
+    assert usage_of(record) == (20, 16, 2)
+    assert record_reply(record) is not None
+    assert leaves(merged) <= leaves(whole(record))
+
+
+@pytest.mark.parametrize(
+    "events", [list, lambda found: "".join(f"data: {json.dumps(each)}\n\n" for each in found)]
+)
+def test_a_stream_beside_a_bare_body(tmp_path: Path, events: Callable[[Any], Any]) -> None:
+    reply = REPLIES["openai.chat"]
+    line = {**CHAT, "response": events(as_stream(reply)), "ts": 1772359200}
+    (record,) = records(written(tmp_path / "log", line))
+    assert (record.request, record.response) == (CHAT, reply)
+    assert record.extra == {"response": line["response"], "ts": 1772359200}
+
+
+def test_what_only_looks_like_a_log_stays_in_the_body(tmp_path: Path) -> None:
+    """A wish for usage is a field of the request; a reply's plain text is kept beside it, since it may be half of the reply."""
+    wish = {**CHAT, "usage": {"include": True}, "metadata": {"time": 5}}
+    text = {**CHAT, "response": "ho"}
+    first, second = records(written(tmp_path / "log", wish, text))
+    assert (first.request, first.response, first.extra) == (wish, None, {})
+    assert (second.request, second.response, second.extra) == (CHAT, None, {"response": "ho"})
 
 
 # --- HAR ---------------------------------------------------------------------------------------------------
