@@ -20,8 +20,8 @@ from agentctx_engine import Engine
 from agentctx_engine.models import Family
 from agentctx_engine.runtime import EngineMemoryError, SnapshotError
 from agentctx_engine.runtime.block_directory import BlockDirectory
+from agentctx_engine.runtime.core import EngineCore
 from agentctx_engine.runtime.model_runner import ModelRunner
-from agentctx_engine.runtime.paged_store import PagedStore
 from agentctx_engine.runtime.tiers import TierCopier
 
 from .test_engine_tiers import ANSWER, ask, engine_of, texts, uncached
@@ -286,17 +286,19 @@ def test_a_restored_prefix_counts_on_no_file(
 ) -> None:
     """The tiers below hold the prefix too, in files of which some are damaged."""
     random = Random(seed)
-    located, locate, read = Event(), PagedStore.locate, BlockDirectory.read
+    restoring, settle, read = Event(), EngineCore.settle, BlockDirectory.read
 
-    def tell(self: PagedStore, *arguments: Any) -> Any:
-        located.set()
-        return locate(self, *arguments)
+    def tell_and_settle(self: EngineCore) -> None:
+        restoring.set()
+        settle(self)
 
     def wait_and_read(self: BlockDirectory, *arguments: Any) -> Any:
-        assert located.wait(60)
+        assert restoring.wait(60)
         return read(self, *arguments)
 
-    with engine_of(family, disk_dir=tmp_path / "tier", host_blocks=2, num_blocks=24) as engine:
+    # A branch point at the end of the prefix, from which it can be continued when others have left it behind.
+    points = {"window_checkpoints": 2, "window_checkpoint_spacing": 8}
+    with engine_of(family, disk_dir=tmp_path / "tier", host_blocks=2, num_blocks=24, **points) as engine:
         engine.save(TEXT, tmp_path / "prefix")
         for other in texts(3, 41, seed=5):
             engine.generate(other, ANSWER)
@@ -304,11 +306,12 @@ def test_a_restored_prefix_counts_on_no_file(
         for file in sorted(tmp_path.rglob("tier/**/*.kv")):
             if seed == 0 or random.random() < 0.4:
                 file.write_bytes(file.read_bytes()[: random.choice([0, 100, -1])])
-        monkeypatch.setattr(PagedStore, "locate", tell)
+        monkeypatch.setattr(EngineCore, "settle", tell_and_settle)
         monkeypatch.setattr(BlockDirectory, "read", wait_and_read)
         prompt = (*TEXT, 1, 2)
         waiter = engine.submit(prompt, ANSWER) if waiting else None
         assert engine.restore(tmp_path / "prefix").findable_tokens == 40
+        restoring.set()  # it may have come before the other was admitted
         assert engine.match(prompt).hit_tokens == 40
         assert ask(engine, prompt, family) == (40, 0, 0)
         if waiter is not None:
