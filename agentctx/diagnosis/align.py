@@ -57,7 +57,7 @@ def movement(
         return Move("branch", at, gone=len(before) - at)
     if not a or a[0] == b[0]:
         return Move("edited", at, 1, 1)
-    gone, come = _meeting(a, b, before[at:])
+    gone, come = _meeting(a, b, before[at:], after[at:])
     if gone == 0 and come > 0:
         return Move("inserted", at, come=come)
     if come == 0 and gone > 0:
@@ -70,10 +70,12 @@ def movement(
     return _no_meeting(before, after, at, sent)
 
 
-def _meeting(a: Sequence[int], b: Sequence[int], items: Sequence[Item]) -> tuple[int, int]:
+def _meeting(
+    a: Sequence[int], b: Sequence[int], items: Sequence[Item], others: Sequence[Item]
+) -> tuple[int, int]:
     """The nearest pair of offsets at which both lists go on alike; (-1, -1) when they never do.
 
-    ``items`` are those of ``a``.
+    ``items`` are those of ``a``, ``others`` those of ``b``.
     """
     places: dict[int, list[int]] = {}
     for j, key in enumerate(b):
@@ -86,20 +88,24 @@ def _meeting(a: Sequence[int], b: Sequence[int], items: Sequence[Item]) -> tuple
         for j in places.get(key, ()):
             if i + j >= nearest:
                 break
-            if _goes_on(a, b, i, j, items[i]):
+            if _goes_on(a, b, i, j, items[i], others[j]):
                 best, nearest = (i, j), i + j
                 break
     return best
 
 
-def _goes_on(a: Sequence[int], b: Sequence[int], i: int, j: int, item: Item) -> bool:
+def _goes_on(a: Sequence[int], b: Sequence[int], i: int, j: int, item: Item, other: Item) -> bool:
     """Whether equal items at ``i`` and ``j`` are the same history and no chance.
 
-    Two in a row are. One at an end is when it says something of its own, not just "ok" or "go on".
+    Two in a row are. One at an end is when it says something of its own, not just "ok" or "go on", and when it is the
+    very same call, or the result of it.
     """
     if i + 1 < len(a) and j + 1 < len(b):
         return a[i + 1] == b[j + 1]
-    return len(text_of(item)) >= _TELLING or not item
+    if len(text_of(item)) >= _TELLING or not item:
+        return True
+    ids = (call_ids(item), answered_ids(item))
+    return any(ids) and ids == (call_ids(other), answered_ids(other))
 
 
 def _no_meeting(before: Sequence[Item], after: Sequence[Item], at: int, sent: int) -> Move:

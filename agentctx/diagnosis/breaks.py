@@ -38,6 +38,16 @@ _DEFAULTS: dict[str, Any] = {
     "id_slot": -1,
     "tool_choice": "auto",
     "parallel_tool_calls": True,
+    "service_tier": "auto",
+    "response_format": {"type": "text"},
+    "text": {},
+    "thinking": {"type": "disabled"},
+    "verbosity": "medium",
+}
+"""What a parameter that is left out means."""
+_INNER_DEFAULTS: dict[str, dict[str, Any]] = {
+    "text": {"format": {"type": "text"}, "verbosity": "medium"},
+    "tool_choice": {"disable_parallel_tool_use": False},
 }
 
 
@@ -318,17 +328,33 @@ def _is_result(item: Item) -> bool:
 def _parameter_breaks(old: View, new: View) -> list[Break]:
     found = []
     for name in PARAMETERS:
-        default = _DEFAULTS.get(name)
         a, b = old.body.get(name), new.body.get(name)
-        a, b = (default if a is None else a), (default if b is None else b)
-        if same_ordered(a, b):
+        if same_ordered(_meant(name, a), _meant(name, b)):
             continue
         if name == "text" and new.api != "openai.responses":
             continue
         path = _deep_path(a, b, f"params.{name}")
         if path is not None:
-            found.append(Break("parameter_changed", path, "params", _shown(a), _shown(b)))
+            was, now = (_DEFAULTS.get(name) if value is None else value for value in (a, b))
+            found.append(Break("parameter_changed", path, "params", _shown(was), _shown(now)))
     return found
+
+
+def _meant(name: str, value: Any) -> Any:
+    """A parameter's value as a server takes it: its default where it is left out, or where it is spelled out."""
+    if value is None:
+        return _DEFAULTS.get(name)
+    if not isinstance(value, dict):
+        return value
+    defaults = _INNER_DEFAULTS.get(name, {})
+    said = {
+        key: inner
+        for key, inner in value.items()
+        if inner is not None and inner != defaults.get(key, MISSING)
+    }
+    if name == "tool_choice" and said == {"type": "auto"}:
+        return "auto"
+    return said
 
 
 def _deep_path(old: Any, new: Any, path: str) -> str | None:

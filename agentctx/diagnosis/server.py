@@ -129,7 +129,7 @@ def _missing(
     if arrived.usage.prompt is not None and prompt - arrived.usage.prompt > _SHRUNK:
         return _taken_out(prompt, arrived.usage.prompt, cached)
     if server.kind == "llama":
-        return _llama(server, earlier, arrived, cached, others)
+        return _llama(server, before, earlier, arrived, cached, others)
     if server.kind == "anthropic":
         return _anthropic(server, before, earlier, arrived, cached)
     return _automatic(server, before, prompt, arrived, cached)
@@ -155,13 +155,20 @@ def _taken_out(before: int, now: int, cached: int) -> Shortfall | None:
 _REPLY_SLACK = 4
 
 
-def _llama(server: Server, earlier: Usage, arrived: Arrived, cached: int, others: int) -> Shortfall | None:
+def _llama(
+    server: Server, before: State, earlier: Usage, arrived: Arrived, cached: int, others: int
+) -> Shortfall | None:
     prompt = earlier.prompt or 0
     allowed = prompt + (max(0, (earlier.output or 0) - 1) if arrived.carries_reply else 0)
     if arrived.usage.prompt is not None:
         allowed = min(allowed, arrived.usage.prompt - 1)  # the last token is always computed
     missing = allowed - cached
     if cached >= prompt - 8:
+        answered = before.reference is not None and bool(before.reference.choices)
+        if missing > _REPLY_SLACK and arrived.carries_reply and answered:
+            left_out = _reply_left_out(prompt, earlier.output or 0, arrived.usage.prompt, cached)
+            if left_out is not None:
+                return left_out
         # Reuse reached the reply: what is missing is the end of one reply, encoded otherwise.
         return Shortfall("retokenised", allowed, cached) if missing > _REPLY_SLACK else None
     if missing <= max(16, allowed // 50):
@@ -170,6 +177,17 @@ def _llama(server: Server, earlier: Usage, arrived: Arrived, cached: int, others
         slots = f"{server.slots} slots" if server.slots else "its slots"
         return Shortfall("slot_taken", allowed, cached, detail=f"{others} other conversations used {slots}")
     return Shortfall("server_evicted", allowed, cached)
+
+
+def _reply_left_out(before: int, reply: int, now: int | None, cached: int) -> Shortfall | None:
+    """The request goes on with the reply, its prompt is too short for it: the template left some of it out again."""
+    if now is None or now >= before + reply - _REPLY_SLACK:
+        return None
+    detail = (
+        f"{before:,} tokens and a reply of {reply:,} became a prompt of {now:,}: the reply isn't all in it; "
+        f"{cached:,} reused"
+    )
+    return Shortfall("template_made", now - 1, cached, detail=detail, estimated=True)
 
 
 def _anthropic(
