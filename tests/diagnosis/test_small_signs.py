@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import random
+from functools import partial
 from typing import Any
 
 import pytest
@@ -113,7 +114,7 @@ def test_a_note_slipped_in_front_of_a_short_result(api: Api, replies: bool) -> N
 def test_a_compact_clock_in_the_system_prompt(api: Api, first: str, second: str) -> None:
     session = make(5, api, turns=4)
     bodies = [
-        system_edited(session, lambda text, clock=clock: f"{text} Clock {clock} here.").bodies[turn]  # type: ignore[misc]
+        system_edited(session, partial("{1} Clock {0} here.".format, clock)).bodies[turn]
         for turn, clock in enumerate((first, second, first, second))
     ]
     found = diagnose_log(Session(api, bodies, session.replies, session.times).exchanges()).findings
