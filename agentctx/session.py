@@ -14,7 +14,7 @@ from itertools import count
 
 import numpy as np
 
-from agentctx.backends.backend import AsyncBackend, Backend, Completion, Delta, Options
+from agentctx.backends.backend import AsyncBackend, Backend, BackendError, Completion, Delta, Options
 from agentctx.caches.marked_blocks import block_ends, marks_by_rule, own_marks
 from agentctx.caches.model import Arrival, CacheModel, Prediction
 from agentctx.caches.provider_cache import MarkedCache
@@ -187,7 +187,7 @@ class TurnCheck:
         return replace(arrival, blocks=block_ends(prompt), markers=markers)
 
     def leave(self, prepared: Prepared) -> None:
-        """The turn ended after its reply had begun: the server has read the prompt, and no turn is counted."""
+        """The caller left the turn after its reply had begun: the server has read the prompt, and no turn is counted."""
         # A cache model that is too small for the prompt says so when the next turn is counted.
         with suppress(AgentctxError):
             self.cache.commit(prepared.prompt.token_ids, np.zeros(0, np.int32), prepared.arrival)
@@ -376,7 +376,7 @@ class _Checked:
 
 
 class _StreamedReply:
-    """One reply as it arrives. One that ends before it is whole has still had its prompt read."""
+    """One reply as it arrives. When the caller leaves it before it is whole, the server has still read the prompt."""
 
     def __init__(self, session: _Checked, prepared: Prepared) -> None:
         self._session = session
@@ -387,8 +387,10 @@ class _StreamedReply:
     def __enter__(self) -> _StreamedReply:
         return self
 
-    def __exit__(self, *error: object) -> None:
-        if self._begun and not self._whole:
+    def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
+        # Of a server that broke off its reply nothing is known: it may have been started anew.
+        broken_off = kind is not None and issubclass(kind, BackendError)
+        if self._begun and not self._whole and not broken_off:
             self._session._turns.leave(self._prepared)
 
     def take(self, delta: Delta) -> Delta | Answer:
