@@ -277,10 +277,19 @@ _CUT_OFF = ("length", "max_tokens", "max_output_tokens", "limit")
 
 
 def generated_ids(renderer: Renderer, prompt: Prompt, completion: Completion) -> TokenIds:
-    """The ids that the server generated: as it reports them, or the encoding of the text that it gave."""
+    """The ids that the server generated: as it reports them, or the encoding of the text that it gave.
+
+    A reply that the template refuses (arguments that a length limit cut off, say) was paid for and is kept: its bare texts are
+    encoded, so that their number is about right. The next request says what is wrong with it.
+    """
     if completion.reply_ids is not None:
         return completion.reply_ids
-    ids = renderer.reply_ids(prompt, completion.message)
+    try:
+        ids = renderer.reply_ids(prompt, completion.message)
+    except RenderError:
+        reply = completion.message
+        texts = [reply.reasoning or "", reply.text, *(c.name + c.arguments for c in reply.tool_calls)]
+        return renderer.tokenizer.encode_ordinary("".join(texts))
     # A reply that was cut off has no end token.
     return ids[:-1] if completion.finish_reason in _CUT_OFF else ids
 

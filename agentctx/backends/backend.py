@@ -98,7 +98,7 @@ class AsyncBackend(Protocol):
 
 
 class BackendError(AgentctxError):
-    """A turn that did not run to its end. The history is as it was before it."""
+    """A turn that did not run to its end. What was asked stays in the history, sealed as it was sent; there is no reply."""
 
 
 class ConnectionFailed(BackendError):

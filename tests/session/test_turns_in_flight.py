@@ -13,7 +13,7 @@ import pytest
 from agentctx.backends.backend import Completion, Delta, Options, StreamBroken
 from agentctx.backends.engine import EngineBackend
 from agentctx.caches.registry import parse_cache
-from agentctx.errors import HistoryError, UsageError
+from agentctx.errors import HistoryError, RenderError, UsageError
 from agentctx.history import History
 from agentctx.messages import Message, ToolCall
 from agentctx.rendering import load_renderer
@@ -255,3 +255,37 @@ def test_a_failed_turn_leaves_the_question_sealed_and_no_reply() -> None:
     assert session.report.turns == ()
     backend.breaks = False
     assert session.complete().report.turn == 1
+
+
+_TAKES_ARGUMENTS_APART = """\
+{%- for message in messages %}<|im_start|>{{ message.role }}
+{{ message.content }}
+{%- for call in message.tool_calls or [] %}{% for key, value in call.function.arguments.items() %}
+{{ key }}: {{ value }}{% endfor %}{% endfor %}<|im_end|>
+{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant
+{% endif %}"""
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+def test_a_reply_that_the_template_refuses_is_kept(tmp_path: Path, streamed: bool) -> None:
+    """Arguments that a length limit cut off: the reply was paid for. What is wrong with it, the next request says."""
+    template = tmp_path / "chat.jinja"
+    template.write_text(_TAKES_ARGUMENTS_APART)
+    renderer = load_renderer(str(template), tokenizer="embedded")
+    backend = InPieces(renderer, takes_tokens=False)
+    backend.replies = [written(renderer, "I write it.", "<|im_end|>")]
+    backend.calls = (ToolCall(id="c1", name="write", arguments='{"path": "a.py", "text": "imp'),)
+    session = Session(SessionParts(History("Be kind."), renderer, parse_cache("slot")), backend)
+    session.history.user("Fix it.")
+    if streamed:
+        *_, answer = session.stream()
+        assert isinstance(answer, Answer)
+    else:
+        answer = session.complete()
+    assert session.history[-1] == answer.message
+    assert answer.message.tool_calls[0].arguments == '{"path": "a.py", "text": "imp'
+    assert answer.report.reply > 10
+    assert session.report.turns == (answer.report,)
+    session.history.tool_result("c1", "cut off")
+    with pytest.raises(RenderError, match="chat"):
+        session.complete()
