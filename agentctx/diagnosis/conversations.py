@@ -251,9 +251,11 @@ class Conversations:
             if weight <= best_weight:
                 continue
             relation, shared = self._relation(view, keys, state)
-            if relation is None or not self._belongs(state, view, keys, shared, session):
+            if relation is None:
                 continue
-            best, best_weight = Match(relation, state, shared, keys), weight
+            match = Match(relation, state, shared, keys)
+            if self._belongs(state, view, match, session):
+                best, best_weight = match, weight
         return best
 
     def _relation(self, view: View, keys: array[int], state: State) -> tuple[Relation | None, int]:
@@ -276,13 +278,16 @@ class Conversations:
         answered = any(role_of(item) == "assistant" for item in view.talk[:shared])
         return ("branch", shared) if answered or shared == len(keys) else (None, shared)
 
-    def _belongs(self, state: State, view: View, keys: array[int], shared: int, session: str | None) -> bool:
+    def _belongs(self, state: State, view: View, match: Match, session: str | None) -> bool:
         """Whether a request that isn't a plain extension is of the state's conversation: it has one of its answers."""
+        keys = match.keys or ()
         said = {*state.keys[state.lead + state.opening :], *state.reply_keys}
         items = zip(view.talk, keys, strict=True)
         if any(key in said and role_of(item) == "assistant" for item, key in items):
             return True
-        return self._follows(state, view, shared, session)
+        if match.relation == "branch" and not _kinship(state, view, match.shared, session).head:
+            return state.reference is None
+        return self._follows(state, view, match.shared, session)
 
     def _retold(self, view: View, keys: array[int], session: str | None) -> Match | None:
         """No message is the same: an edited opening, or a history that gave way to a summary."""

@@ -139,6 +139,26 @@ def test_a_batch_behind_the_same_examples(api: Api, replies: bool, shots: int) -
 @WIRE
 @REPLIES
 @pytest.mark.parametrize("shots", [1, 3])
+def test_the_same_examples_under_another_system_prompt(api: Api, replies: bool, shots: int) -> None:
+    """Answers that were given with the first request were generated nowhere: they tie no requests together."""
+    rng = random.Random(shots)
+    log = asked(api, shots, [[sentence(rng, 12, 20)] for _ in range(4)], replies, rng)
+    for day, exchange in enumerate(log, start=1):
+        text = f"Today is 2026-01-0{day}. {SYSTEM}"
+        body: Any = exchange.request
+        if api == "openai.chat":
+            body["messages"][0]["content"] = text
+        elif api == "openai.responses":
+            body["instructions"] = text
+        else:
+            body["system"][0]["text"] = text
+    diagnosis = diagnose_log(log)
+    assert (said(diagnosis), diagnosis.conversation_count) == ([], 4)
+
+
+@WIRE
+@REPLIES
+@pytest.mark.parametrize("shots", [1, 3])
 def test_the_clock_in_the_newest_message_of_a_retry(api: Api, replies: bool, shots: int) -> None:
     """Volatile data belongs to the newest message: a request that is made again has a new one."""
     rng = random.Random(shots)
